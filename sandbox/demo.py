@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright: (c) 2026, the baremetal.inference contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -39,7 +38,7 @@ ENGINE_LOCK = ROOT / "roles" / "vllm_service" / "files" / "requirements" / "cpu.
 HOST = "sandbox-1"
 SUITE = "bookworm"
 # Where the role nginx_auth puts the certificate that it signs itself.
-GATEWAY_CERTIFICATE = "/etc/nginx/inference/tls.crt"
+GATEWAY_CERTIFICATE = "/etc/nginx/inference/self_signed.crt"
 MODEL = "smollm2-135m-instruct"
 QUESTION = "What is the capital of France? Answer in one sentence."
 RECAP = re.compile(r"^(\S+)\s+: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
@@ -153,7 +152,7 @@ def start_host(cache: Path) -> None:
     """Build the base system once, and start the host with the shared folders in it, unless it runs already."""
     call(HOSTS, "check")
     known = {host["name"]: host for host in json.loads(call(HOSTS, "list", "--json"))}
-    if HOST in known and known[HOST]["running"]:
+    if HOST in known and known[HOST]["state"] == "up":
         print(f"{HOST} is running already.", flush=True)
         return
     collect_wheels(cache / "wheels")
