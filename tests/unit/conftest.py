@@ -48,18 +48,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class NvmlSim:
-    """The simulated NVML library, built, and its states."""
+    """The simulated NVML library, built, and its states (tests/nvml_sim/README.md)."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.tool = folder / "nvml-sim"
+        self.libraries = folder / "build"
 
     def create(self, profile: str, state: Path) -> Path:
-        subprocess.run([str(self.folder / "nvml-sim"), "create", "--profile", profile, str(state)], check=True)
+        subprocess.run([str(self.tool), "create", "--profile", profile, str(state)], check=True, capture_output=True)
         return state
 
     def environment(self, state: Path) -> dict[str, str]:
         """What makes a program load the library and see this state."""
-        return {"LD_LIBRARY_PATH": str(self.folder), "NVML_SIM_STATE": str(state)}
+        return {"LD_LIBRARY_PATH": str(self.libraries), "NVML_SIM_STATE": str(state)}
 
 
 @pytest.fixture(scope="session")
@@ -77,8 +78,8 @@ def _differences(value: t.Any, documentation: t.Mapping[str, t.Any], path: str) 
     if value is None:
         return
     kind = documentation.get("type", "str")
-    # A bool is an int to Python, not to people: hence no isinstance.
-    matches = type(value) is _TYPES[kind]
+    # A bool is an int to Python, not to people.
+    matches = isinstance(value, _TYPES[kind]) and isinstance(value, bool) == (kind == "bool")
     if not matches:
         yield f"{path}: documented as {kind}, is {value!r}"
     elif kind == "list":

@@ -46,6 +46,11 @@ class Role:
         paths = [path for folder in folders for path in sorted((self.folder / folder).rglob("*.yml"))]
         return [(path, load(path)) for path in paths]
 
+    def readme(self) -> str:
+        path = self.folder / "README.md"
+        assert path.exists(), f"roles/{self.name} has no README.md"
+        return path.read_text()
+
     def templates(self) -> list[str]:
         return [path.read_text() for path in sorted((self.folder / "templates").rglob("*")) if path.is_file()]
 
@@ -98,7 +103,7 @@ def strings(content: t.Any) -> t.Iterator[str]:
             yield from strings(item)
     elif isinstance(content, dict):
         for key, item in content.items():
-            if key not in NOT_VARIABLES or isinstance(item, str) and "{{" in item:
+            if key not in NOT_VARIABLES or (isinstance(item, str) and "{{" in item):
                 yield from strings(item)
 
 
@@ -149,8 +154,7 @@ def test_every_option_is_typed_and_described(role: Role) -> None:
         for name, option in nested(spec.get("options", {}))
         if not option.get("type")
         or not option.get("description")
-        or option["type"] == "list"
-        and not option.get("elements")
+        or (option["type"] == "list" and not option.get("elements"))
     ]
     assert not poor
 
@@ -169,7 +173,7 @@ def test_every_entry_point_is_a_task_file(role: Role) -> None:
 
 def test_what_tasks_set_is_internal_or_documented(role: Role) -> None:
     """A name of the role's own with `__` before it; a public fact is part of the contract, so the README has it."""
-    readme = (role.folder / "README.md").read_text()
+    readme = role.readme()
     wrong = []
     for path, keyword, name in role.assigned():
         public_fact = keyword == "set_fact" and name.startswith(f"{role.name}_") and f"`{name}`" in readme
@@ -198,13 +202,13 @@ def test_every_variable_that_exists_is_used(role: Role) -> None:
 
 
 def test_the_readme_tells_every_option(role: Role) -> None:
-    readme = (role.folder / "README.md").read_text()
+    readme = role.readme()
     untold = [name for name in role.options if not re.search(rf"`{name}`", readme)]
     assert not untold
 
 
 def test_the_readme_tells_no_option_that_does_not_exist(role: Role) -> None:
-    readme = (role.folder / "README.md").read_text()
+    readme = role.readme()
     told = set(re.findall(rf"`({role.name}_[a-z0-9_]+)`", readme))
     tags = {f"{role.name}_{step}" for step in ("preflight", "install", "configure", "run")}
     assert sorted(told - set(role.options) - role.facts() - tags) == []
