@@ -1,0 +1,55 @@
+# Copyright (c) 2026, The baremetal.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Fixtures: the library, built once, and a state of each profile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+# The tests' modules beside this file, whichever import mode pytest was told to use.
+sys.path.insert(0, str(HERE))
+
+from nvml_simulation import Simulation, tool  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def library() -> Path:
+    """The folder that holds libnvidia-ml.so.1; NVML_SIM_LIBRARY names one that is built already."""
+    given = os.environ.get("NVML_SIM_LIBRARY")
+    if given:
+        return Path(given)
+    subprocess.run(["make", "-C", str(HERE)], check=True, stdout=subprocess.DEVNULL)
+    return HERE / "build"
+
+
+@pytest.fixture(name="make_simulation")
+def _make_simulation(library: Path, tmp_path: Path) -> t.Callable[..., Simulation]:
+    def make(profile: str, *options: str) -> Simulation:
+        directory = tmp_path / "state"
+        tool("create", "--profile", profile, *options, str(directory))
+        return Simulation(library, directory)
+
+    return make
+
+
+@pytest.fixture
+def dgx(make_simulation: t.Callable[..., Simulation]) -> Simulation:
+    return make_simulation("dgx-a100-80gb")
+
+
+@pytest.fixture
+def pcie(make_simulation: t.Callable[..., Simulation]) -> Simulation:
+    return make_simulation("a100-pcie-40gb-x4")
+
+
+@pytest.fixture
+def h200(make_simulation: t.Callable[..., Simulation]) -> Simulation:
+    return make_simulation("h200-sxm-x2")
