@@ -317,7 +317,7 @@ def up() -> None:
 
 
 def down() -> None:
-    call(HOSTS, "down", HOST)
+    call(HOSTS, "down", "--if-exists", HOST)
     print(f"{HOST} is gone. Kept for the next time: {cache_folder()} and {SECRETS}.")
 
 

@@ -84,6 +84,8 @@ def environment() -> dict[str, str]:
         "PATH": own_bin + os.pathsep + os.environ.get("PATH", ""),
         "LC_ALL": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",
+        # Output goes to a log.
+        "NO_COLOR": "1",
         # Unit tests run modules with each Python that hosts can have.
         PYTHONS: os.environ.get(PYTHONS) or ":".join(other_pythons()),
         "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),

@@ -181,7 +181,7 @@ def test_a_revoked_key_is_refused_while_its_stream_goes_on(host: Host, engine: E
         assert gateway.ask("GET", "/v1/models", gateway.bearer(host.key("team-b"))).status == 200
         # An old worker that kept this connection would still know the old key.
         assert idle.sock.recv(1) == b""
-        for _ in range(3):
+        for _number in range(3):
             engine.step()
         assert response.read().endswith(b"data: [DONE]\n\n")
     finally:
@@ -235,7 +235,7 @@ def test_requests_are_spread_and_a_dead_engine_is_left_out(host: Host, gateway: 
         ]
     )
     try:
-        for _ in range(6):
+        for _number in range(6):
             assert gateway.ask("POST", "/v1/chat/completions", gateway.bearer(), body=b"{}").status == 200
         wait_until(lambda: len(engine.requests) == 6, "the living engine got all")
     finally:

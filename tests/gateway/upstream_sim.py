@@ -1,11 +1,10 @@
-#!/usr/bin/env python3
 # Copyright (c) 2026, The baremetal.inference contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 """A simulator of an engine, for the gateway's tests. It is no engine: it answers with what it got.
 
-    upstream_sim.py ADDRESS CONTROL_PORT KEY_FILE        ADDRESS is PORT (on loopback) or unix:/path
+    python3 upstream_sim.py ADDRESS CONTROL_PORT KEY_FILE        ADDRESS is PORT (on loopback) or unix:/path
 
 It records each request that reaches it, refuses those without its key the way vLLM does, and streams step by step: it
 sends a piece and then waits until the test asks for the next. So a test of streaming is about order, never about time.

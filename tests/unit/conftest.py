@@ -23,8 +23,8 @@ PYTHONS_VARIABLE = "BAREMETAL_INFERENCE_TEST_PYTHONS"
 
 
 @functools.cache
-def interpreters() -> tuple[str, ...]:
-    """One interpreter per Python version that modules support, of those found on this machine."""
+def interpreters() -> t.Mapping[str, str]:
+    """One interpreter per Python version that modules support, of those found on this machine, by version."""
     candidates = [sys.executable]
     candidates += [entry for entry in os.environ.get(PYTHONS_VARIABLE, "").split(os.pathsep) if entry]
     candidates += [path for minor in range(9, 15) for path in [shutil.which(f"python3.{minor}")] if path]
@@ -38,13 +38,13 @@ def interpreters() -> tuple[str, ...]:
             major, minor = (int(part) for part in answer.stdout.split())
             if (major, minor) >= OLDEST_TARGET:
                 found.setdefault((major, minor), candidate)
-    return tuple(found[version] for version in sorted(found))
+    return {f"{major}.{minor}": found[major, minor] for major, minor in sorted(found)}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Tests that take "interpreter" run once for each."""
     if "interpreter" in metafunc.fixturenames:
-        metafunc.parametrize("interpreter", interpreters(), ids=lambda path: Path(path).name)
+        metafunc.parametrize("interpreter", list(interpreters().values()), ids=list(interpreters()))
 
 
 class NvmlSim:

@@ -15,9 +15,7 @@ import pytest
 from ansible_collections.baremetal.inference.plugins.module_utils._engine_args import EngineFlags
 from ansible_collections.baremetal.inference.plugins.module_utils._engine_instances import complete, place
 
-FLAGS = EngineFlags(
-    json.loads((Path(__file__).parents[4] / "roles/vllm_service/files/flags/0.33.0.json").read_text())
-)
+FLAGS = EngineFlags(json.loads((Path(__file__).parents[4] / "roles/vllm_service/files/flags/0.33.0.json").read_text()))
 DEFAULTS = {
     "model": "",
     "served_model_name": "",
@@ -69,7 +67,11 @@ def completed(*instances: dict[str, t.Any], **defaults: t.Any) -> dict[str, t.An
 
 
 def placed(
-    *instances: dict[str, t.Any], seen: dict[str, t.Any] | None = None, gpus: t.Any = GPUS, sockets: str = "", **settings: t.Any
+    *instances: dict[str, t.Any],
+    seen: dict[str, t.Any] | None = None,
+    gpus: t.Any = GPUS,
+    sockets: str = "",
+    **settings: t.Any,
 ) -> dict[str, t.Any]:
     plan = completed(*instances)
     assert plan["problems"] == []
@@ -93,7 +95,9 @@ def test_an_instance_is_completed_from_the_defaults() -> None:
 
 
 def test_its_own_keys_win() -> None:
-    (instance,) = completed({"name": "a", "model": "/m/x", "served_model_name": ["p", "q"], "args": {"max_model_len": 8}})["present"]
+    (instance,) = completed(
+        {"name": "a", "model": "/m/x", "served_model_name": ["p", "q"], "args": {"max_model_len": 8}}
+    )["present"]
     assert instance["served_model_name"] == ["p", "q"]
     assert instance["config_args"] == {"max-model-len": 8}
 
@@ -121,7 +125,10 @@ def test_absent_instances_need_nothing_but_a_name() -> None:
         ({"name": "-a"}, "vllm_service_instances[0].name is '-a'"),
         ({"name": "a/../b"}, "vllm_service_instances[0].name is 'a/../b'"),
         ({"name": "x" * 33}, "1 to 32"),
-        ({"name": "a", "model": "Qwen/Qwen3.5-9B"}, "vllm_service_instances[a].model is 'Qwen/Qwen3.5-9B', but must be the absolute"),
+        (
+            {"name": "a", "model": "Qwen/Qwen3.5-9B"},
+            "vllm_service_instances[a].model is 'Qwen/Qwen3.5-9B', but must be the absolute",
+        ),
         ({"name": "a", "model": "/srv/../etc"}, "absolute path"),
         ({"name": "a", "model": "/m/x", "served_model_name": ["p", "p"]}, "a list of different names"),
         ({"name": "a", "model": "/m/x", "host": "0.0.0.0"}, "vllm_service_instances[a].host is '0.0.0.0'"),
@@ -174,8 +181,16 @@ def test_no_selector_means_all_for_cuda_and_none_for_the_cpu() -> None:
         ([{**MAIN, "gpus": ["9"]}], {}, "vllm_service_instances[main].gpus: no GPU matches '9'"),
         ([{**MAIN, "gpus": ["0", "1"]}], {}, "selects 2 GPUs, but its args make the engine use 1"),
         ([{**MAIN, "args": {"tensor_parallel_size": 2}}], {}, "selects 1 GPUs, but its args make the engine use 2"),
-        ([MAIN, {**MAIN, "name": "b", "port": 1234}], {}, "vllm_service_instances[b].gpus has GPU 0 (0000:00:00.0), and so has"),
-        ([MAIN], {"gpus": {**GPUS, "driver_version": "535.104.05"}}, "is 535.104.05. The engine of vllm_service_build 'cuda' needs branch 580"),
+        (
+            [MAIN, {**MAIN, "name": "b", "port": 1234}],
+            {},
+            "vllm_service_instances[b].gpus has GPU 0 (0000:00:00.0), and so has",
+        ),
+        (
+            [MAIN],
+            {"gpus": {**GPUS, "driver_version": "535.104.05"}},
+            "is 535.104.05. The engine of vllm_service_build 'cuda' needs branch 580",
+        ),
         ([MAIN], {"gpus": {**GPUS, "gpu_count": 0, "gpus": []}}, "no NVIDIA GPU that its driver sees"),
     ],
 )
@@ -203,7 +218,10 @@ def test_the_cpu_build_may_have_gpus_that_it_does_not_use() -> None:
         (look(files=[*look()["files"], file("x.json", readable=False)]), "cannot read x.json"),
         (look(config=False), "has no config.json"),
         (look(shards=None), "has no valid model.safetensors.index.json"),
-        (look(shards=["model-1.safetensors", "model-2.safetensors"]), "has no model-1.safetensors, model-2.safetensors"),
+        (
+            look(shards=["model-1.safetensors", "model-2.safetensors"]),
+            "has no model-1.safetensors, model-2.safetensors",
+        ),
         (look(shards=[f"model-{i}.safetensors" for i in range(9)]), "and 6 more"),
         (without("model.safetensors"), "has no weights"),
         (look(files=[file("model.safetensors", 3), *look()["files"]]), "in which model.safetensors is cut short"),

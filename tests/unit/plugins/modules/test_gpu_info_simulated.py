@@ -10,6 +10,7 @@ import ctypes.util
 import json
 import shutil
 import subprocess
+import sys
 import typing as t
 from pathlib import Path
 
@@ -57,7 +58,7 @@ class Module:
             text=True,
             check=False,
         )
-        assert done.stdout.startswith("{"), done.stdout + done.stderr
+        assert done.stdout.lstrip().startswith("{"), done.stdout + done.stderr
         result = json.loads(done.stdout)
         assert done.returncode == (1 if result.get("failed") else 0)
         assert isinstance(result, dict)
@@ -65,7 +66,12 @@ class Module:
 
 
 @pytest.fixture
-def module(nvml_sim: t.Any, tmp_path: Path, interpreter: str) -> Module:
+def module(nvml_sim: t.Any, tmp_path: Path) -> Module:
+    return Module(nvml_sim, tmp_path, sys.executable)
+
+
+@pytest.fixture
+def module_on_every_python(nvml_sim: t.Any, tmp_path: Path, interpreter: str) -> Module:
     return Module(nvml_sim, tmp_path, interpreter)
 
 
@@ -101,7 +107,8 @@ PROFILES = {
 
 
 @pytest.mark.parametrize("profile", sorted(PROFILES))
-def test_profile(module: Module, undocumented: t.Any, profile: str) -> None:
+def test_profile(module_on_every_python: Module, undocumented: t.Any, profile: str) -> None:
+    module = module_on_every_python
     expected: dict[str, t.Any] = PROFILES[profile]
     module.create(profile)
     result = module()
@@ -136,10 +143,7 @@ def test_bridges_join_pairs(module: Module) -> None:
 
 def test_check_mode_reads_the_same(module: Module) -> None:
     module.create("h200-sxm-x2")
-    first, second = module(), module(_ansible_check_mode=True, _ansible_diff=True)
-    # What options it was called with is the one thing that may differ.
-    del first["invocation"], second["invocation"]
-    assert first == second
+    assert module() == module(_ansible_check_mode=True, _ansible_diff=True)
 
 
 def test_zero_gpus(module: Module, undocumented: t.Any) -> None:
@@ -176,7 +180,8 @@ def test_library_that_is_not_there(module: Module, undocumented: t.Any) -> None:
     assert undocumented(gpu_info, result, "failure") == []
 
 
-def test_pynvml_that_is_not_there(module: Module, undocumented: t.Any) -> None:
+def test_pynvml_that_is_not_there(module_on_every_python: Module, undocumented: t.Any) -> None:
+    module = module_on_every_python
     module.create("dgx-a100-80gb")
     moved = module.libraries / "elsewhere.py"
     (module.libraries / "pynvml.py").rename(moved)
@@ -206,7 +211,7 @@ def test_lost_gpu(module: Module, undocumented: t.Any) -> None:
     assert (lost["index"], lost["reason"], lost["nvml_code"]) == (3, "gpu_lost", 15)
     assert "GPU 3" in lost["msg"] and "Xid 79" in lost["msg"]
     assert result["missing_from_nvml"] == [lost["pci_bus_id"]]
-    assert result["warnings"] == [lost["msg"]]
+    assert len(result["warnings"]) == 1 and lost["msg"] in json.dumps(result["warnings"])
     assert undocumented(gpu_info, result, "success") == []
     # Named, it is an error; the others can still be named.
     assert module(gpus=["3"])["reason"] == "gpu_lost"
