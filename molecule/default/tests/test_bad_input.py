@@ -77,7 +77,9 @@ def expect_refusal(variables: dict[str, Any], *words: str) -> None:
         pytest.param(
             instance(args={"max_model_len": "long"}), ["max_model_len", "long"], id="engine flag of the wrong type"
         ),
-        pytest.param(instance(model="/srv/models/nothing"), ["model", "/srv/models/nothing"], id="no such model folder"),
+        pytest.param(
+            instance(model="/srv/models/nothing"), ["model", "/srv/models/nothing"], id="no such model folder"
+        ),
         pytest.param({"vllm_service_args": "--enforce-eager"}, ["vllm_service_args"], id="arguments as a text"),
         pytest.param({"vllm_service_build": "rocm"}, ["vllm_service_build", "rocm", "cuda"], id="unknown build"),
         pytest.param({"nginx_auth_keys": []}, ["nginx_auth_keys"], id="no key at all"),
@@ -96,7 +98,9 @@ def test_refused(variables: dict[str, Any], words: list[str]) -> None:
 def listener(host: Any, port: int) -> Iterator[None]:
     host.check_output(f"systemd-run --unit=squatter python3 -m http.server --bind 127.0.0.1 {port}")
     try:
-        host.check_output(f"for i in $(seq 50); do ss -Hltn 'sport = :{port}' | grep -q . && exit 0; sleep 0.1; done; exit 1")
+        host.check_output(
+            f"for i in $(seq 50); do ss -Hltn 'sport = :{port}' | grep -q . && exit 0; sleep 0.1; done; exit 1"
+        )
         yield
     finally:
         host.check_output("systemctl stop squatter")
@@ -125,7 +129,9 @@ def test_host_without_a_driver(host: Any) -> None:
 
 def test_python_that_is_too_old(host: Any) -> None:
     """A stand-in for an old interpreter: the hosts have none, and what is tested is what the role makes of it."""
-    host.check_output("printf '#!/bin/sh\\necho 3.9 True /opt/python3.9\\n' >/opt/python3.9 && chmod 0755 /opt/python3.9")
+    host.check_output(
+        "printf '#!/bin/sh\\necho 3.9 True /opt/python3.9\\n' >/opt/python3.9 && chmod 0755 /opt/python3.9"
+    )
     # A new place for the engine: where it is installed already, its Python is not asked.
     expect_refusal(
         {"vllm_service_python": "/opt/python3.9", "vllm_service_root": "/opt/elsewhere"},

@@ -30,7 +30,13 @@ def ask(host: Any, path: str, *, key: str | None = KEY, body: dict[str, Any] | N
 
 
 def chat(**more: Any) -> dict[str, Any]:
-    return {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "temperature": 0, **more}
+    return {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 8,
+        "temperature": 0,
+        **more,
+    }
 
 
 def test_unit_runs_and_starts_at_boot(host: Any) -> None:
@@ -77,7 +83,9 @@ def test_engine_sees_the_chosen_gpus_by_uuid(host: Any) -> None:
 
 
 def test_no_plain_key_on_the_host(host: Any) -> None:
-    found = host.run(f"grep --recursive --files-with-matches --fixed-strings {KEY} /etc /var/log /run /root /home /opt/vllm")
+    found = host.run(
+        f"grep --recursive --files-with-matches --fixed-strings {KEY} /etc /var/log /run /root /home /opt/vllm"
+    )
     assert found.stdout == ""
 
 
