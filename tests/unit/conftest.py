@@ -54,8 +54,9 @@ class NvmlSim:
         self.tool = folder / "nvml-sim"
         self.libraries = folder / "build"
 
-    def create(self, profile: str, state: Path) -> Path:
-        subprocess.run([str(self.tool), "create", "--profile", profile, str(state)], check=True, capture_output=True)
+    def create(self, profile: str, state: Path, *options: str) -> Path:
+        command = [str(self.tool), "create", "--profile", profile, *options, str(state)]
+        subprocess.run(command, check=True, capture_output=True)
         return state
 
     def environment(self, state: Path) -> dict[str, str]:

@@ -46,9 +46,9 @@ def problems(args: t.Any, flags: EngineFlags) -> list[str]:
         ({"gpu_memory_utilization": 1}, {"gpu-memory-utilization": 1}),
         # Another name of the same option.
         ({"device_memory_utilization": 0.5}, {"gpu-memory-utilization": 0.5}),
-        # false is heeded only under the option's exact name.
-        ({"enable_prefix_caching": False}, {"enable-prefix-caching": False}),
-        ({"no_enable_prefix_caching": True}, {"enable-prefix-caching": False}),
+        # The engine's loader would drop a false.
+        ({"enable_prefix_caching": False}, {"no-enable-prefix-caching": True}),
+        ({"no_enable_prefix_caching": True}, {"no-enable-prefix-caching": True}),
         ({"no_enable_prefix_caching": False}, {"enable-prefix-caching": True}),
         ({"disable_log_stats": True}, {"disable-log-stats": True}),
         # It has no negative form: false is what it is anyway.
@@ -123,6 +123,12 @@ def test_bad_options_are_refused_with_what_to_do(given: t.Any, said: str, flags:
 
 def test_all_problems_are_told_at_once(flags: EngineFlags) -> None:
     assert len(problems({"port": 1, "no_such": 1, "dtype": "x"}, flags)) == 3
+
+
+def test_every_option_with_two_states_has_the_negative_form_that_is_written(flags: EngineFlags) -> None:
+    for flag in flags.by_flag.values():
+        if flag["kind"] == "toggle":
+            assert f"--no-{flag['flags'][0][2:]}" in flag["flags"]
 
 
 def test_what_the_role_sets_is_an_option_of_the_engine(flags: EngineFlags) -> None:

@@ -42,8 +42,8 @@ class Module:
         self.state = folder / "state"
         self.environment: dict[str, str] = sim.environment(self.state)
 
-    def create(self, profile: str) -> Path:
-        self.sim.create(profile, self.state)
+    def create(self, profile: str, *options: str) -> Path:
+        self.sim.create(profile, self.state, *options)
         return self.state
 
     def __call__(self, **params: t.Any) -> dict[str, t.Any]:
@@ -147,14 +147,19 @@ def test_check_mode_reads_the_same(module: Module) -> None:
 
 
 def test_zero_gpus(module: Module, undocumented: t.Any) -> None:
-    state = module.create("h200-sxm-x2")
-    for folder in [*state.glob("gpu[0-9]*"), state / "sysfs/bus/pci/devices"]:
-        shutil.rmtree(folder)
+    devices = module.create("h200-sxm-x2", "--gpus", "0") / "sysfs/bus/pci/devices"
     result = module()
     assert "failed" not in result
-    assert result["gpu_count"] == result["pci_gpu_count"] == 0
-    assert result["gpus"] == result["topology"] == result["missing_from_nvml"] == []
+    assert result["gpu_count"] == 0 and result["gpus"] == result["topology"] == []
+    # The driver counts none, and the bus has two.
+    assert result["missing_from_nvml"] == [gpu["pci_bus_id"] for gpu in result["pci_gpus"]]
+    assert result["pci_gpu_count"] == 2
     assert undocumented(gpu_info, result, "success") == []
+    # Nor has the bus.
+    shutil.rmtree(devices)
+    result = module()
+    assert result["gpu_count"] == result["pci_gpu_count"] == 0
+    assert result["missing_from_nvml"] == []
 
 
 @pytest.mark.parametrize(
