@@ -74,9 +74,7 @@ class EngineFlags:
     def __init__(self, data: dict[str, t.Any]) -> None:
         self.engine: str = data["engine"]
         self.names: dict[str, list[str]] = data["names"]
-        self.by_flag: dict[str, dict[str, t.Any]] = {
-            name: flag for flag in data["flags"] for name in flag["flags"]
-        }
+        self.by_flag: dict[str, dict[str, t.Any]] = {name: flag for flag in data["flags"] for name in flag["flags"]}
 
     def find(self, key: str) -> dict[str, t.Any] | None:
         return self.by_flag.get(long_flag(key))
@@ -102,9 +100,11 @@ def as_key(flag: str) -> str:
 def render_args(args: t.Any, flags: EngineFlags, *, where: str = "args") -> dict[str, t.Any]:
     """The options as the --config file must have them.
 
-    The engine's loader drops ``false`` unless the key is spelt exactly as the flag, turns ``null`` into the word None and
-    gives a list to an option of one value as several; so keys are spelt as flags, and values as the loader passes them on
-    unharmed. Raises ArgsError with every problem found; ``where`` is how their texts call the input.
+    The engine's loader drops every ``false``: it looks for the option's negative form among the options of ``vllm``, not of
+    ``vllm serve``. It turns ``null`` into the word None, and gives a list to an option of one value as several. So ``false``
+    is written as the negative form, and values as the loader passes them on unharmed.
+
+    Raises ArgsError with every problem found; ``where`` is how their texts call the input.
     """
     if not isinstance(args, dict):
         raise ArgsError([f"{where} is {args!r}, but must be a mapping of options of vllm serve to values."])
@@ -122,7 +122,11 @@ def render_args(args: t.Any, flags: EngineFlags, *, where: str = "args") -> dict
         except _Problem as problem:
             problems.append(f"{where}.{key} {problem}")
             continue
-        if converted is not _LEFT_OUT:
+        if converted is _LEFT_OUT:
+            continue
+        if flag["kind"] == "toggle" and not converted:
+            rendered[f"no-{canonical[2:]}"] = True
+        else:
             rendered[canonical[2:]] = converted
     problems.extend(f"{where}: {text}" for text in _relations(given, rendered))
     if problems:
@@ -287,7 +291,10 @@ def spans_hosts(rendered: dict[str, t.Any]) -> bool:
         "nnodes",
         "node-rank",
     )
-    return any(key in rendered for key in spread) or rendered.get("distributed-executor-backend") in ("ray", "external_launcher")
+    return any(key in rendered for key in spread) or rendered.get("distributed-executor-backend") in (
+        "ray",
+        "external_launcher",
+    )
 
 
 def workers_needed(rendered: dict[str, t.Any]) -> int | None:
@@ -295,6 +302,11 @@ def workers_needed(rendered: dict[str, t.Any]) -> int | None:
     if spans_hosts(rendered) or "device-ids" in rendered:
         return None
     product = 1
-    for key in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "prefill-context-parallel-size"):
+    for key in (
+        "tensor-parallel-size",
+        "pipeline-parallel-size",
+        "data-parallel-size",
+        "prefill-context-parallel-size",
+    ):
         product *= int(rendered.get(key, 1))
     return product

@@ -61,7 +61,9 @@ def complete(instances: t.Any, defaults: dict[str, t.Any], flags: EngineFlags) -
     present: list[dict[str, t.Any]] = []
     absent: list[str] = []
     if not isinstance(instances, list) or any(not isinstance(item, dict) for item in instances):
-        problems.append(f"vllm_service_instances is {instances!r}, but must be a list of mappings, one for each instance.")
+        problems.append(
+            f"vllm_service_instances is {instances!r}, but must be a list of mappings, one for each instance."
+        )
         instances = []
     seen: set[str] = set()
     for position, raw in enumerate(instances):

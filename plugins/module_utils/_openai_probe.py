@@ -13,7 +13,6 @@ import http.client
 import json
 import re
 import socket
-import subprocess
 import time
 import typing as t
 
@@ -24,9 +23,9 @@ try:
     from urllib3.connectionpool import HTTPConnectionPool
 except ImportError:
     HAS_REQUESTS = False
-    HTTPAdapter = object
-    HTTPConnection = object
-    HTTPConnectionPool = object
+    HTTPAdapter = object  # type: ignore[assignment,misc]
+    HTTPConnection = object  # type: ignore[assignment,misc]
+    HTTPConnectionPool = object  # type: ignore[assignment,misc]
 else:
     HAS_REQUESTS = True
 
@@ -52,7 +51,7 @@ class BrokenAnswer(NotYet):
     """An answer began and did not end as it should."""
 
 
-class UnixConnection(HTTPConnection):  # type: ignore[misc]
+class UnixConnection(HTTPConnection):
     """HTTP over a unix socket."""
 
     def __init__(self, path: str, **kwargs: t.Any) -> None:
@@ -71,7 +70,7 @@ class UnixConnection(HTTPConnection):  # type: ignore[misc]
         return connection
 
 
-class UnixPool(HTTPConnectionPool):  # type: ignore[misc]
+class UnixPool(HTTPConnectionPool):
     """Connections to one unix socket."""
 
     def __init__(self, path: str) -> None:
@@ -82,7 +81,7 @@ class UnixPool(HTTPConnectionPool):  # type: ignore[misc]
         return UnixConnection(self.path)
 
 
-class UnixAdapter(HTTPAdapter):  # type: ignore[misc]
+class UnixAdapter(HTTPAdapter):
     """Sends all requests of a session to one unix socket, whatever host their URL names."""
 
     def __init__(self, path: str) -> None:
@@ -106,22 +105,21 @@ class UnixAdapter(HTTPAdapter):  # type: ignore[misc]
 class Unit:
     """A systemd unit that the endpoint depends on."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, run_command: t.Callable[[list[str]], tuple[int, str, str]]) -> None:
         self.name = name
+        self.run_command = run_command
         self.first = self._read()
         if self.first["LoadState"] == "not-found":
             raise ProbeFailure(f"unit: '{name}' is no unit of this host. Correct the name.", "unit_not_found")
 
     def _read(self) -> dict[str, str]:
         wanted = "LoadState,ActiveState,SubState,Result,NRestarts,ExecMainCode,ExecMainStatus,InvocationID"
-        shown = subprocess.run(
-            ["systemctl", "show", "--property=" + wanted, "--", self.name], capture_output=True, text=True, check=False
-        )
-        if shown.returncode != 0:
+        code, shown, said = self.run_command(["systemctl", "show", "--property=" + wanted, "--", self.name])
+        if code != 0:
             raise ProbeFailure(
-                f"unit: systemctl cannot show '{self.name}': {shown.stderr.strip() or shown.stdout.strip()}", "unit_unreadable"
+                f"unit: systemctl cannot show '{self.name}': {said.strip() or shown.strip()}", "unit_unreadable"
             )
-        return dict(line.split("=", 1) for line in shown.stdout.splitlines() if "=" in line)
+        return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
 
     def check(self) -> None:
         """Raises ProbeFailure, with the unit's own words, when it died since this object was made."""
@@ -145,7 +143,7 @@ class Unit:
         invocation = self.first.get("InvocationID")
         if invocation:
             command.append(f"_SYSTEMD_INVOCATION_ID={invocation}")
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+        return self.run_command(command)[1].splitlines()
 
 
 def unit_death(first: dict[str, str], now: dict[str, str]) -> str | None:
@@ -255,7 +253,8 @@ class Client:
             )
         except requests.exceptions.SSLError as error:
             raise ProbeFailure(
-                f"{self.url}: its certificate is not trusted: {error}. Give the authority that signed it in ca_path.", "tls"
+                f"{self.url}: its certificate is not trusted: {error}. Give the authority that signed it in ca_path.",
+                "tls",
             ) from error
         except requests.exceptions.InvalidURL as error:
             raise ProbeFailure(f"url: '{self.url}' is no URL: {error}", "bad_url") from error
@@ -290,7 +289,8 @@ def judge_status(response: t.Any, path: str) -> None:
         return
     if status in (401, 403):
         raise ProbeFailure(
-            f"{path}: {status}, the key is not accepted ({said}). Give a key that the endpoint knows in api_key.", "unauthorized"
+            f"{path}: {status}, the key is not accepted ({said}). Give a key that the endpoint knows in api_key.",
+            "unauthorized",
         )
     if status == 404:
         raise ProbeFailure(f"{path}: 404 ({said}). See whether url, and model, are right.", "not_found")
@@ -379,7 +379,8 @@ class Probe:
             self.params["model"] = self.models[0]
         if self.params["model"] not in self.models:
             raise ProbeFailure(
-                f"model: '{self.params['model']}' is not served here. The endpoint serves: {', '.join(self.models) or 'nothing'}.",
+                f"model: '{self.params['model']}' is not served here."
+                f" The endpoint serves: {', '.join(self.models) or 'nothing'}.",
                 "model_not_served",
                 models=self.models,
             )

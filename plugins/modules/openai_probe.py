@@ -250,7 +250,9 @@ from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.baremetal.inference.plugins.module_utils import _openai_probe as probing
 
 
-def run(params: dict[str, t.Any], *, check_mode: bool) -> dict[str, t.Any]:
+def run(
+    params: dict[str, t.Any], *, check_mode: bool, run_command: t.Callable[..., tuple[int, str, str]]
+) -> dict[str, t.Any]:
     verify: bool | str = params["validate_certs"]
     if verify and params["ca_path"]:
         verify = params["ca_path"]
@@ -267,9 +269,11 @@ def run(params: dict[str, t.Any], *, check_mode: bool) -> dict[str, t.Any]:
             try:
                 return dict(probe.once(), answered=True, model=params["model"])
             except probing.NotYet as error:
-                return dict(probe.so_far(), answered=False, model=params["model"], msg=f"It does not answer now: {error}")
+                return dict(
+                    probe.so_far(), answered=False, model=params["model"], msg=f"It does not answer now: {error}"
+                )
         if params["unit"]:
-            probe.unit = probing.Unit(params["unit"])
+            probe.unit = probing.Unit(params["unit"], run_command)
         return dict(probe.run(), answered=True, model=params["model"])
     except probing.ProbeFailure as failure:
         failure.details = dict(probe.so_far(), **failure.details)
@@ -302,7 +306,9 @@ def main() -> None:
     if not probing.HAS_REQUESTS:
         module.fail_json(msg=missing_required_lib("requests"), exception=traceback.format_exc())
     try:
-        module.exit_json(changed=False, **run(module.params, check_mode=module.check_mode))
+        module.exit_json(
+            changed=False, **run(module.params, check_mode=module.check_mode, run_command=module.run_command)
+        )
     except probing.ProbeFailure as failure:
         module.fail_json(msg=failure.msg, reason=failure.reason, **failure.details)
 

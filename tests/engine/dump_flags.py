@@ -45,7 +45,7 @@ def accepted(action: argparse.Action) -> list[str]:
     for name, text in PROBES.items():
         try:
             convert(text)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - each converter has refusals of its own kind
             # A dataclass that needs some field refuses an empty object, but it reads objects.
             if name == "object" and "validation error" in str(error).lower():
                 taken.append(name)
@@ -92,7 +92,9 @@ def dump() -> dict[str, t.Any]:
     actions = [action for action in parser._actions if action.option_strings and "--help" not in action.option_strings]
     return {
         "engine": vllm.__version__.partition("+")[0],
-        "flags": sorted((describe(action, spellings[id(action)]) for action in actions), key=lambda flag: flag["flags"]),
+        "flags": sorted(
+            (describe(action, spellings[id(action)]) for action in actions), key=lambda flag: flag["flags"]
+        ),
         "names": {
             "--reasoning-parser": names_of("vllm.reasoning", "ReasoningParserManager"),
             "--tool-call-parser": names_of("vllm.tool_parsers", "ToolParserManager"),

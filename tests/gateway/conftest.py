@@ -57,17 +57,33 @@ def deployment(fresh_host: Host) -> Deployment:
     check = host.role("--check", "--diff", "-vvv")
     after_check = host.run("ls /etc/nginx 2>&1", expect=None)
     first = host.role("--diff", "-vvv")
-    return Deployment(host, check, after_check, first, host.role("--diff"))
+    second = host.role("--diff")
+    host.applied = {}
+    return Deployment(host, check, after_check, first, second)
 
 
-@pytest.fixture(scope="session")
-def host(deployment: Deployment) -> Host:
+@pytest.fixture
+def any_host(deployment: Deployment) -> Host:
+    """The host as some test left it: for tests that begin with a run of the role."""
     return deployment.host
 
 
+@pytest.fixture
+def host(deployment: Deployment) -> Host:
+    """The host with the usual settings."""
+    if deployment.host.applied != {}:
+        deployment.host.role()
+    return deployment.host
+
+
+@pytest.fixture
+def any_gateway(any_host: Host, running_engine: Engine) -> Gateway:
+    return any_host.gateway()
+
+
 @pytest.fixture(scope="session")
-def running_engine(host: Host) -> Engine:
-    return start_engine(host)
+def running_engine(deployment: Deployment) -> Engine:
+    return start_engine(deployment.host)
 
 
 @pytest.fixture
@@ -76,7 +92,7 @@ def engine(running_engine: Engine) -> Engine:
     return running_engine
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def gateway(request: pytest.FixtureRequest) -> Gateway:
     """The gateway of the environment, or of the test host."""
     given = os.environ

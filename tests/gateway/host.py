@@ -51,6 +51,8 @@ class Host:
         line = next(line for line in self.hosts("inventory").splitlines() if line.split()[:1] == [NAME])
         self.inventory_line = line
         self.address = t.cast("re.Match[str]", re.search(r"ansible_host=(\S+)", line)).group(1)
+        # What the role was last run with, beside the usual; nothing known before the first run and after a failure.
+        self.applied: dict[str, t.Any] | None = None
         self.variables: dict[str, t.Any] = {
             "nginx_auth_keys": [
                 *({"name": name, "key_file": str(path)} for name, path in self.keys.items()),
@@ -111,11 +113,16 @@ class Host:
 
     def role(self, *arguments: str, expect: int = 0, **variables: t.Any) -> Run:
         """The role with the usual variables, and those given."""
+        check_only = "--check" in arguments
+        if not check_only:
+            self.applied = None
         given = self.folder / "variables.json"
         given.touch(mode=0o600)
         given.write_text(json.dumps({**self.variables, **variables}))
         run = self.play("play.yml", self.inventory_line + "\n", "-e", f"@{given}", *arguments)
         assert run.returncode == expect, run.output
+        if run.returncode == 0 and not check_only:
+            self.applied = variables
         return run
 
     def fetch(self, path: str) -> Path:

@@ -144,20 +144,17 @@ def test_an_engine_that_is_down(gateway: Gateway, host: Host, engine: Engine) ->
     assert gateway.ask("GET", "/v1/models", gateway.bearer()).status == 200
 
 
-def test_an_engine_that_says_nothing(gateway: Gateway, host: Host, engine: Engine) -> None:
-    host.role(nginx_auth_read_timeout="1s")
+def test_an_engine_that_says_nothing(any_gateway: Gateway, any_host: Host, engine: Engine) -> None:
+    any_host.role(nginx_auth_read_timeout="1s")
+    response = any_gateway.send("POST", "/v1/chat/completions", any_gateway.bearer(), body=STREAM)
+    assert response.readline() == b'data: {"piece": 0}\n'
+    engine.wait_for("client gone")
+    any_host.run("systemctl kill --signal=STOP upstream-sim.service")
     try:
-        response = gateway.send("POST", "/v1/chat/completions", gateway.bearer(), body=STREAM)
-        assert response.readline() == b'data: {"piece": 0}\n'
-        engine.wait_for("client gone")
-        host.run("systemctl kill --signal=STOP upstream-sim.service")
-        try:
-            answer = gateway.ask("POST", "/v1/chat/completions", gateway.bearer(), body=b"{}")
-            assert (answer.status, answer.code) == (504, "engine_timeout")
-        finally:
-            host.run("systemctl kill --signal=CONT upstream-sim.service")
+        answer = any_gateway.ask("POST", "/v1/chat/completions", any_gateway.bearer(), body=b"{}")
+        assert (answer.status, answer.code) == (504, "engine_timeout")
     finally:
-        host.role()
+        any_host.run("systemctl kill --signal=CONT upstream-sim.service")
 
 
 def test_a_revoked_key_is_refused_while_its_stream_goes_on(host: Host, engine: Engine) -> None:
@@ -174,69 +171,58 @@ def test_a_revoked_key_is_refused_while_its_stream_goes_on(host: Host, engine: E
             {"name": "team-b", "key_file": str(host.keys["team-b"])},
         ]
     )
-    try:
-        assert run.changed > 0
-        assert gateway.ask("GET", "/v1/models", gateway.bearer()).code == "invalid_api_key"
-        assert gateway.ask("GET", "/v1/models", gateway.bearer(new.read_text().strip())).status == 200
-        assert gateway.ask("GET", "/v1/models", gateway.bearer(host.key("team-b"))).status == 200
-        # An old worker that kept this connection would still know the old key.
-        assert idle.sock.recv(1) == b""
-        for _number in range(3):
-            engine.step()
-        assert response.read().endswith(b"data: [DONE]\n\n")
-    finally:
-        host.role()
-    assert gateway.ask("GET", "/v1/models", gateway.bearer()).status == 200
+    assert run.changed > 0
+    assert gateway.ask("GET", "/v1/models", gateway.bearer()).code == "invalid_api_key"
+    assert gateway.ask("GET", "/v1/models", gateway.bearer(new.read_text().strip())).status == 200
+    assert gateway.ask("GET", "/v1/models", gateway.bearer(host.key("team-b"))).status == 200
+    # An old worker that kept this connection would still know the old key.
+    assert idle.sock.recv(1) == b""
+    for _number in range(3):
+        engine.step()
+    assert response.read().endswith(b"data: [DONE]\n\n")
 
 
-def test_an_engine_behind_a_socket(host: Host, gateway: Gateway) -> None:
-    start_engine(host, "unix:/run/engine.sock")
+def test_an_engine_behind_a_socket(any_host: Host, any_gateway: Gateway) -> None:
+    start_engine(any_host, "unix:/run/engine.sock")
     try:
-        host.role(
+        any_host.role(
             nginx_auth_upstreams=[
                 {"name": "main", "address": "unix:/run/engine.sock", "api_key_file": "/etc/engine.key"}
             ]
         )
-        assert gateway.ask("GET", "/v1/models", gateway.bearer()).status == 200
+        assert any_gateway.ask("GET", "/v1/models", any_gateway.bearer()).status == 200
     finally:
-        start_engine(host)
-        host.role()
+        start_engine(any_host)
 
 
-def test_an_engine_without_a_key_sees_no_key(host: Host, gateway: Gateway, engine: Engine) -> None:
-    host.role(nginx_auth_upstreams=[{"name": "main", "address": "127.0.0.1:8000"}])
-    try:
-        # The simulator wants a key: that it says 401 proves that none came.
-        assert gateway.ask("GET", "/v1/models", gateway.bearer()).code == "engine_key_refused"
-        assert "Authorization" not in dict(engine.requests[-1]["headers"])
-    finally:
-        host.role()
+def test_an_engine_without_a_key_sees_no_key(any_host: Host, any_gateway: Gateway, engine: Engine) -> None:
+    any_host.role(nginx_auth_upstreams=[{"name": "main", "address": "127.0.0.1:8000"}])
+    # The simulator wants a key: that it says 401 proves that none came.
+    assert any_gateway.ask("GET", "/v1/models", any_gateway.bearer()).code == "engine_key_refused"
+    assert "Authorization" not in dict(engine.requests[-1]["headers"])
 
 
-def test_a_route_with_a_parameter(host: Host, gateway: Gateway, engine: Engine) -> None:
+def test_a_route_with_a_parameter(any_host: Host, any_gateway: Gateway, engine: Engine) -> None:
     path = "/v1/responses/{response_id}"
-    host.role(nginx_auth_routes=[{"path": path, "methods": ["GET", "DELETE"]}])
-    try:
-        assert gateway.ask("GET", "/v1/responses/resp_1-a", gateway.bearer()).json()["path"] == "/v1/responses/resp_1-a"
-        assert gateway.ask("GET", "/v1/responses/resp_1").code == "invalid_api_key"
-        assert gateway.ask("POST", "/v1/responses/resp_1", gateway.bearer()).headers["Allow"] == "GET, DELETE"
-        for closed in ("/v1/responses/a/b", "/v1/responses/", "/v1/responses/..", "/v1/responses/a%2fb", "/v1/models"):
-            assert gateway.ask("GET", closed, gateway.bearer()).code == "route_not_found"
-        assert len(engine.requests) == 1
-    finally:
-        host.role()
+    any_host.role(nginx_auth_routes=[{"path": path, "methods": ["GET", "DELETE"]}])
+    answer = any_gateway.ask("GET", "/v1/responses/resp_1-a", any_gateway.bearer())
+    assert answer.json()["path"] == "/v1/responses/resp_1-a"
+    assert any_gateway.ask("GET", "/v1/responses/resp_1").code == "invalid_api_key"
+    assert any_gateway.ask("POST", "/v1/responses/resp_1", any_gateway.bearer()).headers["Allow"] == "GET, DELETE"
+    for closed in ("/v1/responses/a/b", "/v1/responses/", "/v1/responses/..", "/v1/responses/a%2fb", "/v1/models"):
+        assert any_gateway.ask("GET", closed, any_gateway.bearer()).code == "route_not_found"
+    assert len(engine.requests) == 1
 
 
-def test_requests_are_spread_and_a_dead_engine_is_left_out(host: Host, gateway: Gateway, engine: Engine) -> None:
-    host.role(
+def test_requests_are_spread_and_a_dead_engine_is_left_out(
+    any_host: Host, any_gateway: Gateway, engine: Engine
+) -> None:
+    any_host.role(
         nginx_auth_upstreams=[
             {"name": "main", "address": "127.0.0.1:8000", "api_key_file": "/etc/engine.key"},
             {"name": "dead", "address": "127.0.0.1:8009", "api_key_file": "/etc/engine.key"},
         ]
     )
-    try:
-        for _number in range(6):
-            assert gateway.ask("POST", "/v1/chat/completions", gateway.bearer(), body=b"{}").status == 200
-        wait_until(lambda: len(engine.requests) == 6, "the living engine got all")
-    finally:
-        host.role()
+    for _number in range(6):
+        assert any_gateway.ask("POST", "/v1/chat/completions", any_gateway.bearer(), body=b"{}").status == 200
+    wait_until(lambda: len(engine.requests) == 6, "the living engine got all")

@@ -62,6 +62,7 @@ class Instance:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
 
     def run(self, *arguments: str, expect: int = 0, **env: str) -> subprocess.CompletedProcess[str]:
@@ -169,9 +170,20 @@ def pair(hosts: Instance, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ins
 def isolated(top: Path, number: int, setup: str = ":") -> Iterator[Instance]:
     """An instance in namespaces of its own for network and mounts, with an empty /run and forwarding off."""
     # /run/mount is where mount(8) keeps its notes.
-    script = f"mount -t tmpfs tmpfs /run && mkdir /run/mount && ip link set lo up && echo 0 >/proc/sys/net/ipv4/ip_forward && {setup}"
+    script = (
+        "mount -t tmpfs tmpfs /run && mkdir /run/mount && ip link set lo up && echo 0 >/proc/sys/net/ipv4/ip_forward"
+    )
     holder = subprocess.Popen(
-        ["unshare", "--net", "--mount", "--propagation", "private", "sh", "-ec", f"{script}; echo ready; exec cat"],
+        [
+            "unshare",
+            "--net",
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-ec",
+            f"{script}; {setup}; echo ready; exec cat",
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -499,7 +511,7 @@ def crash_machine(hosts: Instance) -> None:
     until(lambda: hosts.processes() == [], "the end of all processes")
     hosts.machine("ip", "link", "delete", hosts.bridge)
     hosts.machine("nft", "flush", "ruleset")
-    hosts.machine("sh", "-c", "rm -rf /run/*; echo 0 >/proc/sys/net/ipv4/ip_forward")
+    hosts.machine("sh", "-c", "rm -rf /run/baremetal-inference-hosts; echo 0 >/proc/sys/net/ipv4/ip_forward")
     for name in ("one", "two"):
         for file in ("supervisor", "leader"):
             (hosts.top / "run" / name / file).write_text(f"{os.getpid()}\n")
@@ -519,20 +531,20 @@ def test_down_leaves_nothing(island: Instance, crash: Callable[[Instance], None]
     assert (again.stdout, again.stderr) == ("", "")
 
 
-@pytest.mark.parametrize("delay", [0.02, 0.1, 0.2, 0.3, 0.45])
+@pytest.mark.parametrize("delay", [0.05, 0.2, 0.4])
 def test_up_that_is_interrupted_takes_everything_back(island: Instance, delay: float) -> None:
     before = island.traces()
     process = island.start("up", SUITE, "one", "two", "three", "four")
     time.sleep(delay)
-    os.kill(process.pid, signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does for Ctrl-C: to what the command has started, too
     status = process.wait(timeout=30)
     if status == 0:  # it was faster
         island.run("down")
     assert status in (0, 130, -signal.SIGINT)
-    until(lambda: island.traces() == before, f"nothing left after {status}", seconds=5)
+    assert island.traces() == before
 
 
-@pytest.mark.parametrize("delay", [0.05, 0.15, 0.25, 0.4])
+@pytest.mark.parametrize("delay", [0.1, 0.3])
 def test_down_clears_up_after_an_up_that_was_killed(island: Instance, delay: float) -> None:
     before = island.traces()
     process = island.start("up", SUITE, "one", "two", "three", "four")
@@ -559,8 +571,8 @@ def test_a_build_that_is_stopped_is_no_base(tmp_path: Path, how: signal.Signals)
     instance = Instance(tmp_path / "top", 4)
     bases = tmp_path / "bases"
     process = instance.start("base", SUITE, HOSTS_BASE=str(bases))
-    until((bases / f".building-{SUITE}" / "usr").exists, "the build's first files", seconds=60)
-    os.kill(process.pid, how)
+    until((bases / f".building-{SUITE}" / "etc").exists, "the build's first files", seconds=60)
+    (os.killpg if how == signal.SIGINT else os.kill)(process.pid, how)
     process.communicate(timeout=30)
     until(lambda: instance.processes() == [], "the end of the build's processes", seconds=5)
     if how == signal.SIGKILL:

@@ -7,17 +7,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import typing as t
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-# The tests' modules beside this file, whichever import mode pytest was told to use.
-sys.path.insert(0, str(HERE))
-
-from nvml_simulation import Simulation, tool  # noqa: E402
+from tests.nvml_sim.nvml_simulation import HERE, Simulation, tool
 
 
 @pytest.fixture(scope="session")

@@ -13,10 +13,10 @@ import typing as t
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-TOOL = HERE / "nvml-sim"
+TOOL = HERE / "nvml_sim.py"
 
 Call = t.Sequence[t.Any]
-Answer = t.Dict[str, t.Any]
+Answer = dict[str, t.Any]
 
 
 class Simulation:
@@ -33,7 +33,7 @@ class Simulation:
         return subprocess.run(
             [sys.executable, *arguments],
             input=text,
-            env={**self.environment(), "PYTHONPATH": str(HERE)},
+            env={**self.environment(), "PYTHONPATH": str(HERE.parents[1])},
             capture_output=True,
             text=True,
             check=False,

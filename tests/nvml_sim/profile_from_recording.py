@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright (c) 2026, The baremetal.inference contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -169,9 +168,7 @@ def fields(device: dict[str, Json]) -> dict[str, str]:
 
 def library_would_answer(name: str) -> bool:
     """Per-link and summed link fields: the library knows them from the links, this card refuses them."""
-    return name.startswith("NVLINK_") and any(
-        part in name for part in ("_ERROR_COUNT_", "_SPEED_MBPS_")
-    )
+    return name.startswith("NVLINK_") and any(part in name for part in ("_ERROR_COUNT_", "_SPEED_MBPS_"))
 
 
 def gpu(recording: dict[str, Json], answers: dict[str, Json], index: int) -> dict[str, Json]:
@@ -182,7 +179,7 @@ def gpu(recording: dict[str, Json], answers: dict[str, Json], index: int) -> dic
         if value is not None:
             put(tree, key, value)
     for name, keys in TUPLES.items():
-        for key, value in zip(keys, answer(device, name)):
+        for key, value in zip(keys, answer(device, name), strict=True):
             put(tree, key, value)
     for name, key in FIELD_KEYS.items():
         value = device[f"field NVML_FI_DEV_{name}"]["ull"]
@@ -327,9 +324,7 @@ def profile() -> dict[str, Json]:
             "cuda_driver_version": recording["cuda"],
         },
         "gpus": [gpu(recording, answers, index) for index in range(count)],
-        "topology": [
-            [0 if i == j else answer(devices[i], f"topo {j}") for j in range(count)] for i in range(count)
-        ],
+        "topology": [[0 if i == j else answer(devices[i], f"topo {j}") for j in range(count)] for i in range(count)],
         "p2p": {"nvlink_groups": [list(range(count))], "linked": p2p, "other": p2p},
         "nvlink": {
             "link": {},

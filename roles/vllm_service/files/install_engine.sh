@@ -1,4 +1,4 @@
-#!/bin/bash
+#!/usr/bin/env bash
 # Fill the engine's virtual environment from its lock, and see that its command runs. Run on the host by the role:
 #   install_engine.sh UV VENV SOURCE BUILD TORCH_BACKEND LOG
 # What uv says goes to LOG as it comes, and to the caller when it ends.

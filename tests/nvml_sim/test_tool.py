@@ -1,0 +1,133 @@
+# Copyright (c) 2026, The baremetal.inference contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""nvml-sim, the tool: states made, shown, changed, rebooted; refusals."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import typing as t
+from pathlib import Path
+
+import pytest
+
+from tests.nvml_sim.nvml_simulation import HERE, Simulation, tool
+
+
+def test_profiles_are_listed() -> None:
+    lines = tool("profiles").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["a100-pcie-40gb-x4", "dgx-a100-80gb", "h200-sxm-x2"]
+
+
+def test_command(tmp_path: Path) -> None:
+    """The executable beside the Python file, also through a link from elsewhere."""
+    link = tmp_path / "nvml-sim"
+    link.symlink_to(HERE / "nvml-sim")
+    done = subprocess.run([str(link), "profiles"], check=True, capture_output=True, text=True)
+    assert "dgx-a100-80gb" in done.stdout
+
+
+def test_state_is_readable_by_everybody(dgx: Simulation) -> None:
+    for path in [dgx.directory, *dgx.directory.rglob("*")]:
+        if not path.is_symlink():
+            mode = path.stat().st_mode & 0o777
+            assert mode & 0o444 == 0o444, path
+            assert not path.is_dir() or mode & 0o111 == 0o111, path
+
+
+def test_show(dgx: Simulation) -> None:
+    lines = tool("show", str(dgx.directory), "gpu7/power").stdout.splitlines()
+    assert "gpu7/power/limit 400000" in lines
+    assert "gpu7/nvlink/11#remote_bus_id 00000000:C9:00.0" in tool("show", str(dgx.directory)).stdout.splitlines()
+    # Numbers in order, as a person counts.
+    links = [line.split("#")[0] for line in tool("show", str(dgx.directory), "gpu0/nvlink").stdout.splitlines()]
+    assert list(dict.fromkeys(links)) == [f"gpu0/nvlink/{number}" for number in range(12)]
+
+
+def test_set_what_lasts_and_what_a_reboot_loses(dgx: Simulation) -> None:
+    dgx.set("gpu0/ecc/pending", 0)
+    dgx.set("gpu0/ecc/current", 1)
+    dgx.set("gpu0/power/limit", 300000)
+    dgx.set("gpu0/persistence_mode", 1)
+    dgx.set("gpu0/nvlink/3#state", 0)
+    calls: list[list[t.Any]] = [
+        ["nvmlDeviceGetEccMode", "@0"],
+        ["nvmlDeviceGetPowerManagementLimit", "@0"],
+        ["nvmlDeviceGetPersistenceMode", "@0"],
+        ["nvmlDeviceGetNvLinkState", "@0", 3],
+        ["nvmlDeviceGetNvLinkVersion", "@0", 3],
+    ]
+    assert [answer["ok"] for answer in dgx.ask(*calls)] == [[1, 0], 300000, 1, 0, 4]
+    assert "gpu0/power/limit 300000" in tool("show", str(dgx.directory), "gpu0/power").stdout.splitlines()
+    tool("reboot", str(dgx.directory))
+    # The InfoROM keeps the ECC mode, and a boot makes it current; all else is lost.
+    assert [answer["ok"] for answer in dgx.ask(*calls)] == [[0, 0], 400000, 0, 1, 4]
+
+
+def test_run_directory_elsewhere(make_simulation: t.Callable[..., Simulation], tmp_path: Path) -> None:
+    """On a host it lies in /run, which the kernel empties: after a boot the link points to nothing."""
+    run = tmp_path / "run"
+    simulation = make_simulation("a100-pcie-40gb-x4", "--run-dir", str(run))
+    assert os.readlink(simulation.directory / "run") == str(run)
+    assert simulation.one("nvmlDeviceGetPowerManagementLimit", "@1") == 250000
+    simulation.set("gpu1/power/limit", 200000)
+    assert (run / "gpu1/power/limit").read_text(encoding="utf-8") == "200000\n"
+    assert simulation.one("nvmlDeviceGetPowerManagementLimit", "@1") == 200000
+
+
+def test_fewer_gpus(make_simulation: t.Callable[..., Simulation]) -> None:
+    simulation = make_simulation("dgx-a100-80gb", "--gpus", "2")
+    assert simulation.one("nvmlDeviceGetCount") == 2
+    assert simulation.one("nvmlDeviceGetTopologyNearestGpus", "@0", 20) == [1]
+    names = {path.name for path in (simulation.directory / "sysfs/bus/pci/drivers/nvidia").iterdir()}
+    assert names == {"0000:07:00.0", "0000:0f:00.0"}
+
+
+def test_replace(dgx: Simulation) -> None:
+    dgx.set("gpu0/name", "Spoiled")
+    refused = tool("create", "--profile", "dgx-a100-80gb", str(dgx.directory), code=1)
+    assert "give --replace to make it anew" in refused.stderr
+    assert dgx.one("nvmlDeviceGetName", "@0") == "Spoiled"
+    tool("create", "--profile", "dgx-a100-80gb", "--replace", str(dgx.directory))
+    assert dgx.one("nvmlDeviceGetName", "@0") == "NVIDIA A100-SXM4-80GB"
+    assert [path.name for path in dgx.directory.parent.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["create", "--profile", "dgx-h100", "{new}"],
+            "--profile: there is no profile 'dgx-h100'; there are: a100-pcie",
+        ),
+        (["create", "--profile", "dgx-a100-80gb", "--gpus", "9", "{new}"], "--gpus: 9 is not within 0 and the 8 of"),
+        (
+            ["create", "--profile", "dgx-a100-80gb", "--run-dir", "run", "{new}"],
+            "--run-dir: 'run' must be an absolute path",
+        ),
+        (["create", "--profile", "dgx-a100-80gb", "--replace", "{foreign}"], "was not made by nvml-sim"),
+        (["show", "{foreign}"], "holds no state of nvml-sim"),
+        (["set", "{state}", "gpu9/name", "x"], "there is no gpu9"),
+        (["set", "{state}", "name", "x"], "key: 'name' is no key"),
+        (["set", "{state}", "gpu0/../profile", "x"], "is no key"),
+        (["set", "{state}", "run/gpu0/name", "x"], "is no key"),
+        (["set", "{state}", "gpu0/power", "x"], "is a folder"),
+        (["set", "{state}", "gpu0/name", " "], "value: must be one line that is not empty"),
+        (["set", "{state}", "gpu0/name", "a\nb"], "value: must be one line that is not empty"),
+        (["show", "{state}", "gpu0/nothing"], "no key of"),
+    ],
+)
+def test_refusals(arguments: list[str], message: str, h200: Simulation, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "precious").write_text("data", encoding="utf-8")
+    before = tool("show", str(h200.directory)).stdout
+    places = {"new": str(tmp_path / "new"), "foreign": str(foreign), "state": str(h200.directory)}
+    done = tool(*(argument.format(**places) for argument in arguments), code=1)
+    assert message in done.stderr
+    assert done.stderr.startswith("nvml-sim: ")
+    assert not (tmp_path / "new").exists()
+    assert (foreign / "precious").read_text(encoding="utf-8") == "data"
+    assert tool("show", str(h200.directory)).stdout == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign", "state"]
