@@ -47,7 +47,13 @@ def site(variables: dict[str, Any]) -> tuple[int, str, int]:
         ],
         check=False,
         cwd=ROOT,
-        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "LC_ALL": "C.UTF-8"},
+        # Molecule colours what its children print.
+        env={
+            **{name: value for name, value in os.environ.items() if name != "ANSIBLE_FORCE_COLOR"},
+            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+            "ANSIBLE_NOCOLOR": "1",
+            "LC_ALL": "C.UTF-8",
+        },
         capture_output=True,
         text=True,
     )
