@@ -78,7 +78,7 @@ def expect_refusal(variables: dict[str, Any], *words: str) -> None:
         pytest.param(instance(gpus=[9]), ["gpus", "9"], id="GPU index that is not there"),
         pytest.param(instance(gpus=["GPU-not-a-uuid"]), ["gpus", "GPU-not-a-uuid"], id="GPU UUID that is not there"),
         pytest.param(
-            instance(args={"max_modle_len": 2048}), ["args", "max_modle_len", "max-model-len"], id="unknown engine flag"
+            instance(args={"max_modle_len": 2048}), ["args", "max_modle_len", "max_model_len"], id="unknown engine flag"
         ),
         pytest.param(
             instance(args={"max_model_len": "long"}), ["max_model_len", "long"], id="engine flag of the wrong type"
