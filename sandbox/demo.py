@@ -318,6 +318,8 @@ def up() -> None:
 
 def down() -> None:
     call(HOSTS, "down", "--if-exists", HOST)
+    # Ansible's ssh connections outlive its runs; those to this host lead nowhere now.
+    shutil.rmtree(cache_folder() / "hosts" / "control", ignore_errors=True)
     print(f"{HOST} is gone. Kept for the next time: {cache_folder()} and {SECRETS}.")
 
 

@@ -163,4 +163,5 @@ def test_every_option_means_in_the_file_what_it_means_on_the_command_line(engine
         assert in_file == typed_values
         changed |= {name for name, value in in_file.items() if value != default.get(name)}
     # Options whose every value is also their default would prove nothing.
-    assert len(changed) > 0.95 * len(options), sorted(set(default) - changed)
+    # Of an empty mapping that is so.
+    assert len(changed) > 0.9 * len(options), sorted(set(default) - changed)

@@ -395,10 +395,12 @@ def main(arguments: list[str] | None = None) -> int:
             if options.prefix and not lines:
                 raise Problem(f"KEY: no key of '{options.directory}' begins with '{options.prefix}'")
             print("\n".join(lines))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output has enough of it; the interpreter must not try to write the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (Problem, OSError) as error:
         print(f"nvml-sim: {error}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:
         return 1
     return 0
 

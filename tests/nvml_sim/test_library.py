@@ -413,11 +413,11 @@ def test_debug_names_the_file(dgx: Simulation) -> None:
 
 
 def test_no_memory_errors(dgx: Simulation) -> None:
-    """The whole recorder, which also passes bad arguments, under valgrind."""
+    """A walk over all GPUs in C, under valgrind (`make asan` builds the library for the same purpose)."""
     valgrind = shutil.which("valgrind")
     if valgrind is None:
         pytest.skip("valgrind is not installed")
-    program = HERE / "build" / "walk"
+    program = dgx.directory.parent / "walk"
     source = dgx.directory.parent / "walk.c"
     source.write_text(WALK, encoding="utf-8")
     subprocess.run(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import typing as t
 from pathlib import Path
 
@@ -43,6 +44,13 @@ def test_show(dgx: Simulation) -> None:
     # Numbers in order, as a person counts.
     links = [line.split("#")[0] for line in tool("show", str(dgx.directory), "gpu0/nvlink").stdout.splitlines()]
     assert list(dict.fromkeys(links)) == [f"gpu0/nvlink/{number}" for number in range(12)]
+
+
+def test_reader_that_stops_early(dgx: Simulation) -> None:
+    script = f"{sys.executable} {HERE / 'nvml_sim.py'} show {dgx.directory} | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines()[1:] == ["0"]
+    assert done.stderr == ""
 
 
 def test_set_what_lasts_and_what_a_reboot_loses(dgx: Simulation) -> None:
