@@ -12,7 +12,6 @@ Run again, `up` changes nothing and says so. It exits 0 only when every proof he
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import re
@@ -29,12 +28,12 @@ from pathlib import Path
 from typing import Any
 
 import requests
+from wheels import cache_folder, collect_wheels
 
 ROOT = Path(__file__).resolve().parent.parent
 HOSTS = ROOT / "tests" / "hosts" / "hosts"
 INVENTORY = ROOT / "inventories" / "sandbox"
 SECRETS = INVENTORY / ".secrets"
-ENGINE_LOCK = ROOT / "roles" / "vllm_service" / "files" / "requirements" / "cpu.txt"
 HOST = "sandbox-1"
 SUITE = "bookworm"
 # Where the role nginx_auth puts the certificate that it signs itself.
@@ -46,15 +45,6 @@ RECAP = re.compile(r"^(\S+)\s+: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+f
 
 class DemoError(Exception):
     """A step failed; the text says which, and what to do."""
-
-
-def cache_folder() -> Path:
-    """Where everything that is slow to get is kept, outside the clone. inventories/sandbox computes the same path."""
-    given = os.environ.get("BAREMETAL_INFERENCE_CACHE")
-    if given:
-        return Path(given)
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "baremetal-inference"
 
 
 @dataclass
@@ -122,32 +112,6 @@ def play(run: Run, name: str, playbook: Path) -> None:
     run.changed[name] = sum(int(changed) for _host, _ok, changed, _unreachable, _failed in recaps)
 
 
-def collect_wheels(wheels: Path) -> None:
-    """Copy those wheels of pip's local folders that the engine's lock names.
-
-    A machine can be configured to take some packages from a folder (pip's `find-links`) instead of its index; the
-    host that the engine is installed on does not see that folder.
-    """
-    wheels.mkdir(parents=True, exist_ok=True)
-    listed = call(sys.executable, "-m", "pip", "config", "list") if importlib.util.find_spec("pip") else ""
-    configured = re.findall(r"find-links='([^']*)'", listed) + [os.environ.get("PIP_FIND_LINKS", "")]
-    folders = {Path(item) for value in configured for item in value.split() if "://" not in item}
-    pinned = {
-        (re.sub(r"[-_.]+", "_", name).lower(), version)
-        for name, version in re.findall(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)", ENGINE_LOCK.read_text(), re.MULTILINE)
-    }
-    for folder in sorted(folders):
-        for wheel in sorted(folder.glob("*.whl")):
-            name, version = wheel.name.split("-")[:2]
-            target = wheels / wheel.name
-            known = (re.sub(r"[-_.]+", "_", name).lower(), version) in pinned
-            if known and not (target.exists() and target.stat().st_size == wheel.stat().st_size):
-                print(f"Taking {wheel.name} from {folder}", flush=True)
-                partial = target.with_suffix(".partial")
-                shutil.copyfile(wheel, partial)
-                partial.rename(target)
-
-
 def start_host(cache: Path) -> None:
     """Build the base system once, and start the host with the shared folders in it, unless it runs already."""
     call(HOSTS, "check")
@@ -155,7 +119,7 @@ def start_host(cache: Path) -> None:
     if HOST in known and known[HOST]["state"] == "up":
         print(f"{HOST} is running already.", flush=True)
         return
-    collect_wheels(cache / "wheels")
+    collect_wheels()
     binds: list[str] = []
     for folder, inside in (("uv", "/var/cache/uv"), ("models", "/srv/models"), ("wheels", "/srv/wheels:ro")):
         (cache / folder).mkdir(parents=True, exist_ok=True)
