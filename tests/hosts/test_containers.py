@@ -23,7 +23,7 @@ NAMES = ("containers-test-1", "containers-test-2")
 
 def engine() -> str:
     for name in [os.environ["HOSTS_ENGINE"]] if os.environ.get("HOSTS_ENGINE") else ["podman", "docker"]:
-        if shutil.which(name) and subprocess.run([name, "info"], capture_output=True).returncode == 0:
+        if shutil.which(name) and subprocess.run([name, "info"], check=False, capture_output=True).returncode == 0:
             return name
     return ""
 
@@ -38,7 +38,13 @@ class Tool:
 
     def run(self, *arguments: str, status: int = 0) -> str:
         done = subprocess.run(
-            [str(TOOL), *arguments], env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600
+            [str(TOOL), *arguments],
+            check=False,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=600,
         )
         assert done.returncode == status, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stderr if status else done.stdout.strip()
@@ -74,14 +80,14 @@ def test_ssh_names_and_directories(tool: Tool) -> None:
 def test_what_ansible_and_units_do(tool: Tool) -> None:
     tool.ssh(NAMES[0], "cp /etc/hosts /etc/hosts.new && mv /etc/hosts.new /etc/hosts")
     unit = "systemd-run --wait --pipe -q -p DynamicUser=yes -p ProtectSystem=strict -p LoadCredential=c:/etc/hostname"
-    assert tool.ssh(NAMES[0], f"{unit} sh -c 'cat $CREDENTIALS_DIRECTORY/c'".replace("$", r"\$")) == NAMES[0]
+    assert tool.ssh(NAMES[0], f"{unit} sh -c 'cat $CREDENTIALS_DIRECTORY/c'") == NAMES[0]
 
 
 def test_a_reboot_comes_back(tool: Tool) -> None:
     tool.run("exec", NAMES[1], "sh", "-c", "echo kept >/var/lib/kept; touch /run/before; systemctl reboot")
     deadline = time.monotonic() + 60
     probe = [ENGINE, "exec", NAMES[1], "sh", "-c", "test -d /run/systemd/system -a ! -e /run/before"]
-    while subprocess.run(probe, capture_output=True).returncode != 0:
+    while subprocess.run(probe, check=False, capture_output=True).returncode != 0:
         assert time.monotonic() < deadline, "the container did not come back"
         time.sleep(0.5)
     tool.run("wait", NAMES[1])

@@ -138,7 +138,11 @@ def test_the_shim_declares_missing_operators_once_before_torchvision_is_imported
         "import torchvision, torch; assert torch.declared == ['nms'];"
         "assert vllm_cpu_shim.TorchvisionFinder not in sys.meta_path"
     )
-    subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": f"{tmp_path}:{SHIM}"}, check=True)
+    subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": f"{tmp_path}:{SHIM}", "PYTHONDONTWRITEBYTECODE": "1"},
+        check=True,
+    )
 
 
 def look(folder: Path, user: str = "root") -> dict[str, t.Any]:
