@@ -15,7 +15,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -408,10 +407,14 @@ REFUSED = [
     (("up", "--bind", "/etc:/srv/x:rx", SUITE, "a"), 1, "the mode is 'rx', expected ro or rw"),
     (("up", "--bind", "/etc", SUITE, "a"), 1, "expected SRC:DST"),
     (("up", "--what", SUITE, "a"), 2, "no option '--what'"),
-    (("wait", "stranger"), 1, "unknown host 'stranger': known are pair-1 pair-2"),
+    (("wait", "stranger"), 1, "unknown host 'stranger': known are pair-1 pair-2\n"),
     (("wait", "--timeout", "soon", "pair-1"), 2, "--timeout takes a number"),
-    (("exec", "stranger", "true"), 1, "unknown host 'stranger': known are pair-1 pair-2"),
-    (("down", "pair-1", "stranger"), 1, "unknown host 'stranger': known are pair-1 pair-2"),
+    (("exec", "stranger", "true"), 1, "unknown host 'stranger': known are pair-1 pair-2\n"),
+    (("down", "pair-1", "stranger"), 1, "unknown host 'stranger': known are pair-1 pair-2\n"),
+    (("down", ""), 1, "unknown host ''"),
+    (("down", ".."), 1, "unknown host '..'"),
+    (("forget", ".."), 1, "unknown suite or layer '..'"),
+    (("up", "..", "a"), 1, "unknown suite or layer '..'"),
     (("down", "--all", "pair-1"), 2, "names or --all, not both"),
     (("save", "stranger", "layer"), 1, "unknown host 'stranger'"),
     (("save", "pair-1", SUITE), 1, f"'{SUITE}' is a suite"),
@@ -636,7 +639,3 @@ def test_help_names_every_command() -> None:
 
 def test_the_scripts_are_clean() -> None:
     subprocess.run(["shellcheck", "--severity=style", HOSTS, HOSTS.with_name("containers")], check=True)
-
-
-if __name__ == "__main__":
-    sys.exit(pytest.main([__file__]))
