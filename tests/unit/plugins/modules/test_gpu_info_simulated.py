@@ -146,20 +146,18 @@ def test_check_mode_reads_the_same(module: Module) -> None:
     assert module() == module(_ansible_check_mode=True, _ansible_diff=True)
 
 
-def test_zero_gpus(module: Module, undocumented: t.Any) -> None:
-    devices = module.create("h200-sxm-x2", "--gpus", "0") / "sysfs/bus/pci/devices"
+def test_zero_gpus(module: Module, undocumented: t.Any, nvml_sim: t.Any, tmp_path: Path) -> None:
+    module.create("h200-sxm-x2", "--gpus", "0")
     result = module()
     assert "failed" not in result
-    assert result["gpu_count"] == 0 and result["gpus"] == result["topology"] == []
-    # The driver counts none, and the bus has two.
-    assert result["missing_from_nvml"] == [gpu["pci_bus_id"] for gpu in result["pci_gpus"]]
-    assert result["pci_gpu_count"] == 2
-    assert undocumented(gpu_info, result, "success") == []
-    # Nor has the bus.
-    shutil.rmtree(devices)
-    result = module()
     assert result["gpu_count"] == result["pci_gpu_count"] == 0
-    assert result["missing_from_nvml"] == []
+    assert result["gpus"] == result["topology"] == result["missing_from_nvml"] == []
+    assert undocumented(gpu_info, result, "success") == []
+    # The driver counts none, and the bus has two.
+    bus = nvml_sim.create("h200-sxm-x2", tmp_path / "with_gpus") / "sysfs"
+    result = module(sysfs_root=str(bus))
+    assert result["gpu_count"] == 0 and result["pci_gpu_count"] == 2
+    assert result["missing_from_nvml"] == [gpu["pci_bus_id"] for gpu in result["pci_gpus"]]
 
 
 @pytest.mark.parametrize(
