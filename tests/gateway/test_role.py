@@ -420,8 +420,9 @@ REFUSALS: dict[str, tuple[dict[str, t.Any], list[str]]] = {
 
 
 @pytest.fixture(scope="module")
-def refusals(host: Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def refusals(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What the role says to each mistake. One play for all, as if each were a host."""
+    host = deployment.host
     folder = tmp_path_factory.mktemp("refusals")
     for name, content, mode in (("empty", "", 0o600), ("open", KEY, 0o644), ("short", "short\n", 0o600)):
         path = folder / name
@@ -430,16 +431,16 @@ def refusals(host: Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     host.run("umask 077; printf 'a b' >/etc/bad-engine.key; echo another-key >/etc/other-engine.key")
     host.run("systemd-run --quiet --unit=squatter python3 -m http.server 8444")
     inventory = []
-    (folder / "host_vars").mkdir()
+    # Beside the inventory, where Ansible looks for them.
+    host_vars = host.folder / "host_vars"
+    host_vars.mkdir()
     for name, (variables, _expected) in REFUSALS.items():
         inventory.append(" ".join([name, *host.inventory_line.split()[1:]]))
         given = json.dumps({**host.variables, **variables}).replace("FOLDER", str(folder))
-        (folder / "host_vars" / f"{name}.json").write_text(given)
+        (host_vars / f"{name}.json").write_text(given)
     before = host.run(FINGERPRINT)
     try:
-        run = host.play(
-            "refusals.yml", "\n".join(inventory) + "\n", "-i", str(folder), "-e", f"refusals_dir={folder}", "-f", "8"
-        )
+        run = host.play("refusals.yml", "\n".join(inventory) + "\n", "-e", f"refusals_dir={folder}", "-f", "8")
     finally:
         host.run("systemctl stop squatter; rm /etc/bad-engine.key /etc/other-engine.key")
     assert run.returncode == 0, run.output

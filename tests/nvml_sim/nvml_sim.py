@@ -258,7 +258,7 @@ def checked_directory(directory: Path) -> Path:
 
 def split_key(key: str) -> tuple[str, str, str | None]:
     """ "gpu0/nvlink/3#state" -> ("gpu0", "nvlink/3", "state")."""
-    path, _, name = key.partition("#")
+    path, _hash, name = key.partition("#")
     parts = path.split("/")
     if len(parts) < 2 or any(part in ("", ".", "..") for part in parts) or parts[0] in ("run", "sysfs"):
         raise Problem(
@@ -323,7 +323,7 @@ def shown(directory: Path, prefix: str) -> list[str]:
                 lines = [line for line in read_lines(path) if line.strip()]
                 if all("=" in line for line in lines) and lines:
                     for line in lines:
-                        name, _, value = line.partition("=")
+                        name, _sign, value = line.partition("=")
                         values[f"{key}#{name.strip()}"] = value.strip()
                 else:
                     values[key] = "; ".join(lines)

@@ -207,8 +207,8 @@ def test_functions_and_fields_never_differ(dgx: Simulation) -> None:
     assert [answer["ok"] for answer in answers] == [7, 3, 350000, 400000, [1, 0], 9, 0]
     fields = [6, 190, 192, 1, 2, [161, 4], 52, [165, 5], 90]
     values = dgx.one("nvmlDeviceGetFieldValues", "@0", fields)
-    assert [value for _, _, value in values] == [7, 350000, 400000, 1, 0, 9, 9, 0, 25000]
-    assert {ret for _, ret, _ in values} == {0}
+    assert [value for _kind, _ret, value in values] == [7, 350000, 400000, 1, 0, 9, 9, 0, 25000]
+    assert {ret for _kind, ret, _value in values} == {0}
 
 
 def test_field_file_is_asked_first(dgx: Simulation) -> None:
@@ -277,7 +277,7 @@ print(*sorted(seen, key=str))
                 stderr=subprocess.PIPE,
                 text=True,
             )
-            for _ in range(2)
+            for _reader in range(2)
         ]
         outputs = [reader.communicate(timeout=120) for reader in readers]
     finally:

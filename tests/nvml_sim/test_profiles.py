@@ -61,7 +61,7 @@ def test_dgx_fabric(dgx: Simulation) -> None:
     """Twelve links to six switches; every pair joined; two GPUs below each PCIe switch."""
     switches = [f"00000000:C{number}:00.0" for number in range(4, 10)]
     calls = [["nvmlDeviceGetNvLinkRemotePciInfo", "@3", link] for link in range(12)]
-    assert [answer["ok"]["busId"] for answer in dgx.ask(*calls)] == [bus for bus in switches for _ in range(2)]
+    assert [answer["ok"]["busId"] for answer in dgx.ask(*calls)] == [bus for bus in switches for _link in range(2)]
     assert dgx.one("nvmlDeviceGetNvLinkRemoteDeviceType", "@3", 11) == 2
     # Link count, common speed, links to switches; state, speed and version of link 5.
     fields = [91, 90, 147, [165, 5], [164, 5], [166, 5]]

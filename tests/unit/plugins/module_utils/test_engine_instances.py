@@ -69,14 +69,14 @@ def completed(*instances: dict[str, t.Any], **defaults: t.Any) -> dict[str, t.An
 def placed(
     *instances: dict[str, t.Any],
     seen: dict[str, t.Any] | None = None,
-    gpus: t.Any = GPUS,
+    gpus: t.Any = ...,
     sockets: str = "",
     **settings: t.Any,
 ) -> dict[str, t.Any]:
     plan = completed(*instances)
     assert plan["problems"] == []
     models = {instance["name"]: seen or look() for instance in plan["present"]}
-    observed = {"gpus": gpus, "models": models, "sockets": sockets}
+    observed = {"gpus": GPUS if gpus is ... else gpus, "models": models, "sockets": sockets}
     return place(plan["present"], observed, {**SETTINGS, **settings})
 
 
