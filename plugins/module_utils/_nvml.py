@@ -636,6 +636,24 @@ class Device:
                 )
         return tuple(sorted(found, key=lambda process: (process.pid, process.type))) if answered else None
 
+    # Setters. Each raises NvmlFailure when NVML refuses; whether the value took, only a new reading says.
+
+    def set_ecc_mode(self, enabled: bool) -> None:
+        """Mode of the next reboot: it is written to the InfoROM, and the mode in force stays as it is."""
+        self.call("nvmlDeviceSetEccMode", int(enabled))
+
+    def set_power_limit(self, milliwatts: int) -> None:
+        """In force at once. A reboot, and the driver's unloading of the GPU, bring the default back."""
+        self.call("nvmlDeviceSetPowerManagementLimit", milliwatts)
+
+    def set_persistence_mode(self, enabled: bool) -> None:
+        """In force at once, until the driver is unloaded."""
+        self.call("nvmlDeviceSetPersistenceMode", int(enabled))
+
+    def clear_nvlink_errors(self, link: int) -> None:
+        """Set the link's error counters to zero. The link itself is not touched."""
+        self.call("nvmlDeviceResetNvLinkErrorCounters", link)
+
     def _process_name(self, pid: int) -> str | None:
         try:
             return t.cast("str | None", self.nvml.call("nvmlSystemGetProcessName", pid))

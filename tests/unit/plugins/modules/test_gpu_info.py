@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from ansible_collections.baremetal.inference.plugins.doc_fragments import _gpus
-from ansible_collections.baremetal.inference.plugins.module_utils import _nvml
+from ansible_collections.baremetal.inference.plugins.module_utils import _gpu_facts, _nvml
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_errors import GpuFailure
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_model import UnavailableGpu
 from ansible_collections.baremetal.inference.plugins.module_utils._module import (
@@ -248,7 +248,7 @@ def test_one_bad_fact_loses_only_itself(run: Run, undocumented: Undocumented) ->
 )
 def test_locate(bus_ids: list[str | None], missing: list[str], expected: list[str | None]) -> None:
     lost = [UnavailableGpu(n, None, bus_id, "gpu_lost", 15, "") for n, bus_id in enumerate(bus_ids)]
-    assert [gpu.pci_bus_id for gpu in gpu_info.locate(lost, missing)] == expected
+    assert [gpu.pci_bus_id for gpu in _gpu_facts.locate(lost, missing)] == expected
 
 
 def test_sysfs_root_that_is_not_there(run: Run) -> None:
