@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shutil
 import subprocess
@@ -70,6 +71,80 @@ def nvml_sim() -> NvmlSim:
     built = subprocess.run(["make", "-C", str(folder)], capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
     return NvmlSim(folder)
+
+
+class SimulatedHost:
+    """A host with simulated GPUs, and the collection's modules on it, each run in a process of its own.
+
+    A module finds there what it finds on a host: Ansible's own part, the collection, pynvml, and nothing else.
+    """
+
+    def __init__(self, sim: NvmlSim, folder: Path, interpreter: str) -> None:
+        self.sim = sim
+        self.interpreter = interpreter
+        self.libraries = folder / "python"
+        self.libraries.mkdir()
+        (self.libraries / "ansible").symlink_to(Path(pytest.importorskip("ansible").__file__).parent)
+        shutil.copy(pytest.importorskip("pynvml").__file__, self.libraries)
+        self.state = folder / "state"
+        self.environment: dict[str, str] = {"PATH": "/usr/bin:/bin", **sim.environment(self.state)}
+
+    def create(self, profile: str, *options: str) -> Path:
+        return self.sim.create(profile, self.state, *options)
+
+    def tool(self, command: str, *arguments: str) -> str:
+        """Run nvml-sim on this host's state."""
+        done = subprocess.run(
+            [str(self.sim.tool), command, str(self.state), *arguments], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def set(self, key: str, value: object) -> None:
+        self.tool("set", key, str(value))
+
+    def run(self, module: str, *, check_mode: bool = False, diff: bool = False, **params: t.Any) -> dict[str, t.Any]:
+        """The module's result; ``warnings`` in it are plain texts."""
+        if (self.state / "sysfs").is_dir():
+            params.setdefault("sysfs_root", str(self.state / "sysfs"))
+        arguments = {**params, "_ansible_check_mode": check_mode, "_ansible_diff": diff}
+        done = subprocess.run(
+            [self.interpreter, "-B", "-c", _RUN_MODULE, module],
+            input=json.dumps(arguments),
+            env={"PYTHONPATH": f"{self.libraries}:{ROOT / 'collections'}", **self.environment},
+            cwd=self.libraries,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout.lstrip().startswith("{"), done.stdout + done.stderr
+        result: dict[str, t.Any] = json.loads(done.stdout)
+        assert done.returncode == (1 if result.get("failed") else 0)
+        if "warnings" in result:
+            # Newer Ansible has records there.
+            result["warnings"] = [
+                text if isinstance(text, str) else text["event"]["msg"] for text in result["warnings"]
+            ]
+        return result
+
+
+_RUN_MODULE = """
+import importlib, json, sys
+from ansible.module_utils.testing import patch_module_args
+module = importlib.import_module("ansible_collections.baremetal.inference.plugins.modules." + sys.argv[1])
+with patch_module_args(json.load(sys.stdin)):
+    module.main()
+"""
+
+
+@pytest.fixture
+def simulated_host(nvml_sim: NvmlSim, tmp_path: Path) -> SimulatedHost:
+    return SimulatedHost(nvml_sim, tmp_path, sys.executable)
+
+
+@pytest.fixture
+def simulated_host_on_every_python(nvml_sim: NvmlSim, tmp_path: Path, interpreter: str) -> SimulatedHost:
+    return SimulatedHost(nvml_sim, tmp_path, interpreter)
 
 
 _TYPES = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict}
