@@ -6,16 +6,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import importlib
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import traceback
 import typing as t
 from pathlib import Path
 
 import pytest
+
+from ansible.module_utils.testing import patch_module_args
 
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST_TARGET = (3, 9)
@@ -74,12 +80,9 @@ def nvml_sim() -> NvmlSim:
 
 
 class SimulatedHost:
-    """A host with simulated GPUs, and the collection's modules on it, each run in a process of its own.
+    """A host with simulated GPUs, and the collection's modules on it, each run in a process of its own."""
 
-    A module finds there what it finds on a host: Ansible's own part, the collection, pynvml, and nothing else.
-    """
-
-    def __init__(self, sim: NvmlSim, folder: Path, interpreter: str) -> None:
+    def __init__(self, sim: NvmlSim, folder: Path, interpreter: str | None) -> None:
         self.sim = sim
         self.interpreter = interpreter
         self.libraries = folder / "python"
@@ -90,7 +93,18 @@ class SimulatedHost:
         self.environment: dict[str, str] = {"PATH": "/usr/bin:/bin", **sim.environment(self.state)}
 
     def create(self, profile: str, *options: str) -> Path:
-        return self.sim.create(profile, self.state, *options)
+        """What a GPU lets root alone change, whoever runs the tests may change here."""
+        self.sim.create(profile, self.state, *options)
+        self.set("system/allow_users", 1)
+        return self.state
+
+    def fault(self, line: str) -> None:
+        """Add a line to the state's faults (tests/nvml_sim/README.md)."""
+        with open(self.state / "faults", "a", encoding="utf-8") as faults:
+            faults.write(line + "\n")
+
+    def no_faults(self) -> None:
+        (self.state / "faults").unlink()
 
     def tool(self, command: str, *arguments: str) -> str:
         """Run nvml-sim on this host's state."""
@@ -108,24 +122,61 @@ class SimulatedHost:
         if (self.state / "sysfs").is_dir():
             params.setdefault("sysfs_root", str(self.state / "sysfs"))
         arguments = {**params, "_ansible_check_mode": check_mode, "_ansible_diff": diff}
-        done = subprocess.run(
-            [self.interpreter, "-B", "-c", _RUN_MODULE, module],
-            input=json.dumps(arguments),
-            env={"PYTHONPATH": f"{self.libraries}:{ROOT / 'collections'}", **self.environment},
-            cwd=self.libraries,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.stdout.lstrip().startswith("{"), done.stdout + done.stderr
-        result: dict[str, t.Any] = json.loads(done.stdout)
-        assert done.returncode == (1 if result.get("failed") else 0)
+        run = self._run_forked if self.interpreter is None else self._run_elsewhere
+        code, output = run(module, json.dumps(arguments))
+        assert output.lstrip().startswith("{"), output
+        result: dict[str, t.Any] = json.loads(output)
+        assert code == (1 if result.get("failed") else 0)
         if "warnings" in result:
             # Newer Ansible has records there.
             result["warnings"] = [
                 text if isinstance(text, str) else text["event"]["msg"] for text in result["warnings"]
             ]
         return result
+
+    def _run_elsewhere(self, module: str, arguments: str) -> tuple[int, str]:
+        """In a new process, which finds there what it would find on a host, and nothing else."""
+        done = subprocess.run(
+            [str(self.interpreter), "-B", "-c", _RUN_MODULE, module],
+            input=arguments,
+            env={"PYTHONPATH": f"{self.libraries}:{ROOT / 'collections'}", **self.environment},
+            cwd=self.libraries,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout or done.stderr
+
+    def _run_forked(self, module: str, arguments: str) -> tuple[int, str]:
+        """In a fork of this process, which has Ansible loaded already: twenty times as quick."""
+        code = importlib.import_module(f"ansible_collections.baremetal.inference.plugins.modules.{module}")
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            status = 70
+            try:
+                os.close(reader)
+                for stream in (1, 2):
+                    os.dup2(writer, stream)
+                os.environ.clear()
+                os.environ.update(self.environment)
+                # Loaded under its own name, so that pynvml gets this one when it asks the loader.
+                ctypes.CDLL(str(self.sim.libraries / "libnvidia-ml.so.1"))
+                sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding="utf-8")
+                with patch_module_args(json.loads(arguments)):
+                    code.main()
+            except SystemExit as leaving:
+                status = int(leaving.code or 0)
+            except BaseException:
+                os.write(2, traceback.format_exc().encode())
+                raise
+            finally:
+                sys.stdout.flush()
+                os._exit(status)
+        os.close(writer)
+        with open(reader, encoding="utf-8") as told:
+            output = told.read()
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), output
 
 
 _RUN_MODULE = """
@@ -139,7 +190,7 @@ with patch_module_args(json.load(sys.stdin)):
 
 @pytest.fixture
 def simulated_host(nvml_sim: NvmlSim, tmp_path: Path) -> SimulatedHost:
-    return SimulatedHost(nvml_sim, tmp_path, sys.executable)
+    return SimulatedHost(nvml_sim, tmp_path, None)
 
 
 @pytest.fixture
@@ -183,7 +234,7 @@ def undocumented() -> t.Callable[[t.Any, t.Mapping[str, t.Any], str], list[str]]
         yaml = pytest.importorskip("yaml")
         documentation = yaml.safe_load(module.RETURN)
         # Documented by Ansible for all modules.
-        common = {"changed", "failed", "msg", "warnings", "invocation", "exception", "ansible_facts"}
+        common = {"changed", "diff", "failed", "msg", "warnings", "invocation", "exception", "ansible_facts"}
         found = []
         for key in sorted(result.keys() - common):
             if key not in documentation:

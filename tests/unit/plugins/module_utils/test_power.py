@@ -81,7 +81,7 @@ def test_out_of_range(wanted: WantedLimit, told: str) -> None:
 @pytest.mark.parametrize("missing", ["requested", "smallest", "largest"])
 def test_a_gpu_without_limits(missing: str) -> None:
     with pytest.raises(GpuFailure) as caught:
-        wanted_watts(GPU, power(**{missing: None}), WantedLimit(watts=300))  # type: ignore[arg-type]
+        wanted_watts(GPU, power(**{missing: None}), WantedLimit(watts=300))
     assert caught.value.reason == "power_limit_not_supported"
     assert "not reported" in caught.value.msg
 
