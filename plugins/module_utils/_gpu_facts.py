@@ -27,6 +27,12 @@ from ansible_collections.baremetal.inference.plugins.module_utils._gpu_model imp
     topology_level,
 )
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_select import select_gpus
+from ansible_collections.baremetal.inference.plugins.module_utils._gpu_skus import (
+    as_result,
+    override,
+    sku_of,
+    system_of,
+)
 from ansible_collections.baremetal.inference.plugins.module_utils._nvml import (
     Device,
     Nvml,
@@ -133,7 +139,9 @@ def locate(lost: t.Sequence[UnavailableGpu], missing: t.Sequence[str]) -> list[U
 
 
 def gpu_facts(params: t.Mapping[str, t.Any], warn: t.Callable[[str], None]) -> dict[str, t.Any]:
-    """The whole result of gpu_info. ``params``: gpus, gather, sysfs_root, pynvml_path, as that module has them.
+    """The whole result of gpu_info.
+
+    ``params``: gpus, gather, sysfs_root, pynvml_path and expectations (may be left out), as that module has them.
 
     Raises GpuFailure where the driver cannot be asked. ``warn`` gets a text for each fact that could not be read.
     """
@@ -142,6 +150,7 @@ def gpu_facts(params: t.Mapping[str, t.Any], warn: t.Callable[[str], None]) -> d
             f"sysfs_root: '{params['sysfs_root']}' is not a directory on this host. Leave the option out for /sys.",
             reason="invalid_sysfs_root",
         )
+    catalog = override(params.get("expectations"))
     sysfs = Sysfs(params["sysfs_root"])
     nvidia_devices = sysfs.nvidia_devices()
     on_bus = gpus_of(nvidia_devices)
@@ -177,7 +186,7 @@ def gpu_facts(params: t.Mapping[str, t.Any], warn: t.Callable[[str], None]) -> d
         ]
     for text in [gpu.msg for gpu in lost] + [error.msg for gpu in gpus for error in gpu.read_errors]:
         warn(text)
-    return {
+    facts: dict[str, t.Any] = {
         "changed": False,
         "driver_version": versions.driver_version,
         "nvml_version": versions.nvml_version,
@@ -195,3 +204,9 @@ def gpu_facts(params: t.Mapping[str, t.Any], warn: t.Callable[[str], None]) -> d
         "pci_gpus": [as_dict(gpu) for gpu in on_bus],
         "missing_from_nvml": missing,
     }
+    # Of what was read, not of what is shown: the far ends of the links are needed, shown or not.
+    board = system_of({**facts, "gpus": [as_dict(gpu) for unused, gpu in read]}, catalog)
+    for gpu in facts["gpus"]:
+        gpu["expectations"] = as_result(sku_of(gpu, catalog))
+    facts["system"] = board.id if board else None
+    return facts

@@ -35,6 +35,18 @@ options:
     elements: str
     choices: [nvlink, topology, processes]
     default: [nvlink, topology, processes]
+  expectations:
+    description:
+      - What GPUs and boards should be like, where it differs from what the collection knows, or is not known to it. It
+        ends up in RV(gpus[].expectations) and RV(system), and modules that judge use it.
+      - Has the keys C(skus) and C(systems), each a dictionary by id.
+      - An entry of C(skus) has the figures of RV(gpus[].expectations.figures) by name, without their sources. V(null)
+        means that nothing is expected. A kind of GPU that is not known also needs C(name), and C(device_ids) (PCI
+        device ids, in quotes) or C(name_pattern) (a regular expression for the whole of NVML's name).
+      - An entry of C(systems) has C(gpu_count), C(nvswitch_count), C(nvlink_layout) (V(switch) or V(mesh)) and
+        C(links_per_pair). A system that is not known also needs C(name) and C(skus), a list of ids.
+      - An unknown key or a value of the wrong kind is an error.
+    type: dict
 notes:
   - RV(gpus[].index) is NVML's, which NVML does not promise to keep over a reboot. CUDA counts in an order of its own
     unless E(CUDA_DEVICE_ORDER=PCI_BUS_ID) is set. Hand GPUs to programs by UUID.
@@ -76,6 +88,24 @@ EXAMPLES = r"""
 - name: Find one GPU in the result by its UUID or its PCI bus id
   ansible.builtin.debug:
     msg: "{{ gpu_facts.gpus[gpu_facts.gpu_positions['0000:47:00.0']].power.limit_enforced_watts }} W"
+
+- name: Say that the PCIe cards of this host are joined by bridges, and that H200s are bought with 600 W
+  baremetal.inference.gpu_info:
+    expectations:
+      skus:
+        a100-pcie-80gb:
+          nvlink_bridged: true
+        h200-sxm5-141gb:
+          power_default_watts: 600
+  register: gpu_facts
+
+- name: Compare the memory that is visible through BAR1 with what this kind of GPU should have
+  ansible.builtin.assert:
+    that: item.bar1.total_bytes >= (item.expectations.figures.bar1_bytes.value or 0)
+    fail_msg: "{{ item.pci_bus_id }}: BAR1 has {{ item.bar1.total_bytes }} bytes"
+  loop: "{{ gpu_facts.gpus | selectattr('expectations') }}"
+  loop_control:
+    label: "{{ item.pci_bus_id }}"
 
 - name: Require that every pair of GPUs has twelve NVLinks between them and may use them
   ansible.builtin.assert:
@@ -583,6 +613,93 @@ gpus:
           description: The error in full, and what to do.
           type: str
           sample: "nvmlDeviceGetRemappedRows failed for GPU 3 (0000:4e:00.0): Unknown Error (NVML error 999). ..."
+    expectations:
+      description:
+        - What a GPU of this kind should be like, for comparing. V(null) when the kind is not known, which is no fault.
+        - Each figure has its C(value) and its C(source). A value is V(null) when no source was found, or when there is
+          no such thing.
+      type: dict
+      contains:
+        id:
+          description: Kind of GPU.
+          type: str
+          sample: a100-sxm4-80gb
+        name:
+          description: Its name.
+          type: str
+          sample: NVIDIA A100 SXM4 80GB
+        figures:
+          description: The figures.
+          type: dict
+          contains:
+            nvlink_links:
+              description: Links that are up on a GPU whose NVLinks are all wired.
+              type: dict
+              sample: {value: 12, source: "..."}
+            nvlink_versions:
+              description: NVLink versions that have been seen.
+              type: dict
+              sample: {value: ["3.0", "3.1"], source: "..."}
+            nvlink_megabytes_per_second:
+              description: Speed of one link in each direction.
+              type: dict
+              sample: {value: 25000, source: "..."}
+            nvlink_layout:
+              description: V(none), V(bridge) (plugged between cards, or not) or V(board) (soldered, see RV(system)).
+              type: dict
+              sample: {value: "board", source: "..."}
+            nvlink_bridge_sizes:
+              description: How many cards one bridge joins.
+              type: dict
+              sample: {value: [2], source: "..."}
+            nvlink_bridged:
+              description: Whether the cards of this host have bridges. Known only when O(expectations) says it.
+              type: dict
+              sample: {value: true, source: "..."}
+            pcie_generation:
+              description: PCIe generation.
+              type: dict
+              sample: {value: 4, source: "..."}
+            pcie_width:
+              description: Lanes.
+              type: dict
+              sample: {value: 16, source: "..."}
+            bar1_bytes:
+              description: Size of BAR1 when firmware lets the whole memory be visible.
+              type: dict
+              sample: {value: 137438953472, source: "..."}
+            framebuffer_bytes:
+              description: Memory as NVML counts it.
+              type: dict
+              sample: {value: 85899345920, source: "..."}
+            power_default_watts:
+              description: Default power limits that have been seen. For plausibility only.
+              type: dict
+              sample: {value: [400.0, 500.0], source: "..."}
+            power_min_watts:
+              description: Lowest power limits that have been seen. For plausibility only.
+              type: dict
+              sample: {value: [100.0], source: "..."}
+            power_max_watts:
+              description: Highest power limits that have been seen. For plausibility only.
+              type: dict
+              sample: {value: [400.0, 500.0], source: "..."}
+            temperature_slowdown_celsius:
+              description: Slowdown thresholds that have been seen. For plausibility only.
+              type: dict
+              sample: {value: [89], source: "..."}
+            temperature_shutdown_celsius:
+              description: Shutdown thresholds that have been seen. For plausibility only.
+              type: dict
+              sample: {value: [92], source: "..."}
+            h2d_gigabytes_per_second:
+              description: Least bandwidth from host to GPU under load, pinned memory.
+              type: dict
+              sample: {value: 23.0, source: "..."}
+            d2h_gigabytes_per_second:
+              description: Least bandwidth from GPU to host under load, pinned memory.
+              type: dict
+              sample: {value: 23.0, source: "..."}
 gpu_positions:
   description: Position in RV(gpus) of each GPU, by its UUID and by its PCI bus id.
   returned: success
@@ -697,6 +814,14 @@ nvswitches:
       description: Kernel driver that holds the device.
       type: str
       sample: nvidia
+system:
+  description:
+    - Board that carries the GPUs, such as V(hgx-a100-8gpu) for a DGX A100. V(null) for single cards, for boards that
+      are not known, and where it cannot be told, as in virtual machines that do not see their NVSwitches, or without
+      NVSwitches when the links were not read (O(gather)).
+  returned: success
+  type: str
+  sample: hgx-a100-8gpu
 pci_gpu_count:
   description: How many NVIDIA GPUs are on the PCI bus, whether a driver sees them or not.
   returned: always
@@ -718,7 +843,8 @@ reason:
   description:
     - Why it failed - V(python_library_missing), V(library_missing), V(driver_not_loaded), V(version_mismatch),
       V(no_permission), V(gpu_lost), V(reset_required), V(insufficient_power), V(irq_issue), V(corrupted_inforom),
-      V(gpu_not_found) and V(invalid_selector) (both about O(gpus)), V(invalid_sysfs_root) or V(unknown).
+      V(gpu_not_found) and V(invalid_selector) (both about O(gpus)), V(invalid_sysfs_root), V(invalid_expectations) or
+      V(unknown).
   returned: failure
   type: str
   sample: driver_not_loaded
@@ -732,6 +858,11 @@ nvml_call:
   returned: failure of NVML
   type: str
   sample: nvmlInitWithFlags
+path:
+  description: Where O(expectations) is wrong.
+  returned: failure about O(expectations)
+  type: str
+  sample: expectations.skus.h200-sxm5-141gb.pcie_width
 selector:
   description: The element of O(gpus) that is wrong.
   returned: failure about O(gpus)
@@ -758,6 +889,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec=gpu_argument_spec(
             gather={"type": "list", "elements": "str", "choices": GATHER, "default": GATHER},
+            expectations={"type": "dict"},
         ),
         supports_check_mode=True,
     )

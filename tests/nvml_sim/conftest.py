@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
 import subprocess
+import tempfile
 import typing as t
 from pathlib import Path
 
@@ -25,12 +28,40 @@ def library() -> Path:
     return HERE / "build"
 
 
+@pytest.fixture(scope="session")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> t.Callable[[str], Path]:
+    """A state of each profile, made once, to be copied."""
+
+    @functools.cache
+    def template(profile: str) -> Path:
+        directory = tmp_path_factory.mktemp("template") / "state"
+        tool("create", "--profile", profile, str(directory))
+        return directory
+
+    return template
+
+
+@pytest.fixture
+def tmp_path() -> t.Iterator[Path]:
+    """A state has more than a thousand small files, and is made for each test: in memory, where there is such a place."""
+    memory = Path("/dev/shm")
+    usable = memory.is_dir() and os.access(memory, os.W_OK)
+    with tempfile.TemporaryDirectory(prefix="nvml-sim-", dir=memory if usable else None) as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(name="make_simulation")
-def _make_simulation(library: Path, tmp_path: Path) -> t.Callable[..., Simulation]:
+def _make_simulation(library: Path, tmp_path: Path, templates: t.Callable[[str], Path]) -> t.Callable[..., Simulation]:
     def make(profile: str, *options: str) -> Simulation:
         directory = tmp_path / "state"
-        tool("create", "--profile", profile, *options, str(directory))
-        return Simulation(library, directory)
+        if options:
+            tool("create", "--profile", profile, *options, str(directory))
+        else:
+            shutil.copytree(templates(profile), directory, symlinks=True)
+        simulation = Simulation(library, directory)
+        if os.geteuid() != 0:
+            simulation.set("system/allow_users", 1)
+        return simulation
 
     return make
 

@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
 import typing as t
 from pathlib import Path
+
+from tests.nvml_sim import nvml_sim
 
 HERE = Path(__file__).resolve().parent
 TOOL = HERE / "nvml_sim.py"
@@ -57,7 +61,29 @@ class Simulation:
         return answer["ok"]
 
     def set(self, key: str, value: object) -> None:
-        tool("set", str(self.directory), key, str(value))
+        self.command("set", key, str(value))
+
+    def command(self, name: str, *arguments: str, code: int = 0) -> str:
+        """A command of nvml-sim on this state, in this process: what it printed, or its complaint."""
+        output, complaint = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(complaint):
+            returned = nvml_sim.main([name, str(self.directory), *arguments])
+        assert returned == code, complaint.getvalue()
+        return complaint.getvalue() if code else output.getvalue()
+
+    def smi(self, *arguments: str, code: int = 0, user: int | None = None) -> str:
+        """What nvidia-smi printed, with its complaints."""
+        done = subprocess.run(
+            [str(self.library / "nvidia-smi"), *arguments],
+            env=self.environment(),
+            user=user,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout
+        return done.stdout
 
 
 def tool(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:

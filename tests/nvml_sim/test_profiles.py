@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import typing as t
 from pathlib import Path
@@ -71,7 +72,7 @@ def test_dgx_fabric(dgx: Simulation) -> None:
         [1, 0, 12],
         [1, 0, 1],
         [1, 0, 25000],
-        [1, 0, 4],
+        [1, 0, 5],
     ]
     assert matrix(dgx, "nvmlDeviceGetP2PStatus", 2) == [[5 if i == j else 0 for j in range(8)] for i in range(8)]
     assert matrix(dgx, "nvmlDeviceGetTopologyCommonAncestor") == [
@@ -143,7 +144,36 @@ def test_sysfs_agrees_with_nvml(profile: str, make_simulation: t.Callable[..., S
         assert read(place / "max_link_speed") == read(place / "current_link_speed") == speeds[generation]
         assert int(read(place / "max_link_width")) == int(read(place / "current_link_width")) == width
         assert (place / "driver").resolve().name == "nvidia"
-    assert read(simulation.directory / "sysfs/module/nvidia/version") == simulation.one("nvmlSystemGetDriverVersion")
+    for module in ("nvidia", "nvidia_modeset", "nvidia_uvm"):
+        version = read(simulation.directory / "sysfs/module" / module / "version")
+        assert version == simulation.one("nvmlSystemGetDriverVersion")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_windows_of_the_gpus(profile: str, make_simulation: t.Callable[..., Simulation]) -> None:
+    """Each has its memory above 4 GiB, as large as NVML says, and no two overlap."""
+    simulation = make_simulation(profile)
+    devices = simulation.directory / "sysfs" / "bus" / "pci" / "devices"
+    windows = []
+    for pci, bar1 in zip(
+        per_gpu(simulation, "nvmlDeviceGetPciInfo"), per_gpu(simulation, "nvmlDeviceGetBAR1MemoryInfo"), strict=True
+    ):
+        lines = [
+            [int(word, 16) for word in line.split()]
+            for line in read(devices / pci["busId"].lower()[4:] / "resource").splitlines()
+        ]
+        assert len(lines) == 13
+        registers, memory = lines[0], lines[1]
+        assert registers[1] < 1 << 32
+        assert registers[2] & 0x4 == 0
+        size = memory[1] - memory[0] + 1
+        assert bar1["bar1Total"] <= size < 2 * bar1["bar1Total"]
+        assert memory[0] % size == 0
+        assert memory[0] >= 1 << 32
+        assert memory[2] == 0x14220C
+        windows += [line for line in lines if line[1]]
+    windows.sort()
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(windows))
 
 
 @pytest.mark.parametrize("profile", PROFILES)

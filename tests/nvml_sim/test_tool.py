@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import typing as t
 from pathlib import Path
 
+import pynvml
 import pytest
 
+from tests.nvml_sim import nvml_sim
 from tests.nvml_sim.nvml_simulation import HERE, Simulation, tool
 
 
@@ -66,11 +69,11 @@ def test_set_what_lasts_and_what_a_reboot_loses(dgx: Simulation) -> None:
         ["nvmlDeviceGetNvLinkState", "@0", 3],
         ["nvmlDeviceGetNvLinkVersion", "@0", 3],
     ]
-    assert [answer["ok"] for answer in dgx.ask(*calls)] == [[1, 0], 300000, 1, 0, 4]
+    assert [answer["ok"] for answer in dgx.ask(*calls)] == [[1, 0], 300000, 1, 0, 5]
     assert "gpu0/power/limit 300000" in tool("show", str(dgx.directory), "gpu0/power").stdout.splitlines()
     tool("reboot", str(dgx.directory))
     # The InfoROM keeps the ECC mode, and a boot makes it current; all else is lost.
-    assert [answer["ok"] for answer in dgx.ask(*calls)] == [[0, 0], 400000, 0, 1, 4]
+    assert [answer["ok"] for answer in dgx.ask(*calls)] == [[0, 0], 400000, 0, 1, 5]
 
 
 def test_run_directory_elsewhere(make_simulation: t.Callable[..., Simulation], tmp_path: Path) -> None:
@@ -82,6 +85,42 @@ def test_run_directory_elsewhere(make_simulation: t.Callable[..., Simulation], t
     simulation.set("gpu1/power/limit", 200000)
     assert (run / "gpu1/power/limit").read_text(encoding="utf-8") == "200000\n"
     assert simulation.one("nvmlDeviceGetPowerManagementLimit", "@1") == 200000
+
+
+def test_unset(dgx: Simulation) -> None:
+    dgx.set("gpu0/power/limit", 300000)
+    dgx.set("gpu0/nvlink/3#state", 0)
+    dgx.command("unset", "gpu0/power/limit")
+    dgx.command("unset", "gpu0/nvlink/3#state")
+    # What lasts is seen again, and can be taken away as well.
+    assert dgx.one("nvmlDeviceGetPowerManagementLimit", "@0") == 400000
+    assert dgx.one("nvmlDeviceGetNvLinkState", "@0", 3) == 1
+    dgx.command("unset", "gpu0/serial")
+    (answer,) = dgx.ask(["nvmlDeviceGetSerial", "@0"])
+    assert answer["error"] == 3
+    dgx.command("unset", "gpu0/serial")
+
+
+def test_link_comes_up_again(dgx: Simulation) -> None:
+    for state, seen in (("down", 0), ("up", 1), ("broken", 0), ("up", 1), ("broken", 0), ("down", 0), ("up", 1)):
+        dgx.command("link", "gpu4", "7", state)
+        assert dgx.one("nvmlDeviceGetNvLinkState", "@4", 7) == seen, state
+
+
+def test_calls_are_counted_from_one(dgx: Simulation) -> None:
+    done = tool("fault", str(dgx.directory), "nvmlDeviceGetName", "TIMEOUT", "--on", "0", code=2)
+    assert "calls are counted from 1" in done.stderr
+
+
+def test_every_error_has_a_name(dgx: Simulation) -> None:
+    """As src/state.c has them, and each answers its own number."""
+    text = (HERE / "src" / "state.c").read_text(encoding="utf-8")
+    assert re.findall(r'\{"([A-Z_]+)", NVML_ERROR_\1\}', text) == list(nvml_sim.ERRORS)
+    for name in ("NOT_SUPPORTED", "UNKNOWN", "RESET_TYPE_NOT_SUPPORTED"):
+        dgx.command("faults", "--clear")
+        dgx.command("fault", "nvmlDeviceGetName", name)
+        (answer,) = dgx.ask(["nvmlDeviceGetName", "@0"])
+        assert answer["error"] == getattr(pynvml, f"NVML_ERROR_{name}")
 
 
 def test_fewer_gpus(make_simulation: t.Callable[..., Simulation]) -> None:
@@ -124,6 +163,19 @@ def test_replace(dgx: Simulation) -> None:
         (["set", "{state}", "gpu0/name", " "], "value: must be one line that is not empty"),
         (["set", "{state}", "gpu0/name", "a\nb"], "value: must be one line that is not empty"),
         (["show", "{state}", "gpu0/nothing"], "no key of"),
+        (["unset", "{state}", "gpu9/name"], "there is no gpu9"),
+        (["reset", "{state}", "gpu0", "gpu9"], "there is no gpu9 in"),
+        (["lose", "{state}", "gpu9"], "there is no gpu9 in"),
+        (["link", "{state}", "gpu0", "18", "down"], "LINK: gpu0 has no link 18"),
+        (["fault", "{state}", "nvmlDeviceGetFoo", "TIMEOUT"], "have no 'nvmlDeviceGetFoo', so it could never fail"),
+        (["fault", "{state}", "getName", "TIMEOUT"], "'getName' is neither a function of NVML or CUDA nor *"),
+        (
+            ["fault", "{state}", "nvmlDeviceGetName", "FOO"],
+            "ERROR: 'FOO' is neither a number nor one of SUCCESS, UNINI",
+        ),
+        (["fault", "{state}", "nvmlDeviceGetName", "1000"], "ERROR: 1000 is not within 1 and 999"),
+        (["fault", "{state}", "nvmlDeviceGetName", "TIMEOUT", "--gpu", "gpu9"], "there is no gpu9 in"),
+        (["fault", "{state}", "*", "SUCCESS"], "SUCCESS is for a function that changes something"),
     ],
 )
 def test_refusals(arguments: list[str], message: str, h200: Simulation, tmp_path: Path) -> None:

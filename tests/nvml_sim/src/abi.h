@@ -137,6 +137,10 @@ typedef struct {
 } nvmlVersionedUint_t;
 
 typedef struct {
+    unsigned int version, powerScope, powerValueMw;
+} nvmlPowerValue_v2_t;
+
+typedef struct {
     unsigned int version;
     unsigned long long value;
 } nvmlPdi_t;

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "abi.h"
+#include "faults.h"
 #include "fields.h"
 #include "state.h"
 
@@ -38,20 +39,6 @@ static bool initialized(void) {
     return result;
 }
 
-/* Every function that needs a session begins with one of these two; the next is the place for faults by file. */
-#define ENTER()                               \
-    do {                                      \
-        if (!initialized())                   \
-            return NVML_ERROR_UNINITIALIZED;  \
-    } while (0)
-
-#define ENTER_DEVICE(device)                     \
-    do {                                         \
-        ENTER();                                 \
-        if (!valid(device))                      \
-            return NVML_ERROR_INVALID_ARGUMENT;  \
-    } while (0)
-
 #define REQUIRE(condition)                       \
     do {                                         \
         if (!(condition))                        \
@@ -65,6 +52,51 @@ static bool initialized(void) {
             return tried;                  \
     } while (0)
 
+/* Every exported function begins with one of these, once: here faults by file are found, and their calls counted. */
+#define FAULT(function, gpu)                               \
+    do {                                                   \
+        nvmlReturn_t wanted = sim_fault((function), (gpu)); \
+        if (wanted == SIM_FAULT_SUCCESS)                   \
+            return NVML_SUCCESS;                           \
+        if (wanted != NVML_SUCCESS)                        \
+            return wanted;                                 \
+    } while (0)
+
+#define ENTER()                              \
+    do {                                     \
+        if (!initialized())                  \
+            return NVML_ERROR_UNINITIALIZED; \
+        FAULT(__func__, SIM_SYSTEM);         \
+    } while (0)
+
+#define ENTER_DEVICE(device)                        \
+    do {                                            \
+        if (!initialized())                         \
+            return NVML_ERROR_UNINITIALIZED;        \
+        if (!valid(device))                         \
+            return NVML_ERROR_INVALID_ARGUMENT;     \
+        FAULT(__func__, (device)->number);          \
+    } while (0)
+
+#define ENTER_TWO(one, other)                   \
+    do {                                        \
+        ENTER_DEVICE(one);                      \
+        if (!valid(other))                      \
+            return NVML_ERROR_INVALID_ARGUMENT; \
+        TRY(sim_lost((other)->number));         \
+    } while (0)
+
+/* What finds a GPU: a fault of that GPU counts for it, too. */
+#define FIND_DEVICE(expression, device)                               \
+    do {                                                              \
+        nvmlReturn_t found = (expression);                            \
+        if (found != NVML_SUCCESS) {                                  \
+            TRY(sim_fault(__func__, SIM_SYSTEM));                     \
+            return found;                                             \
+        }                                                             \
+        return sim_fault(__func__, (*(device))->number);              \
+    } while (0)
+
 static bool valid(nvmlDevice_t device) {
     for (unsigned int n = 0; n < device_count; n++)
         if (device == &devices[n])
@@ -74,11 +106,12 @@ static bool valid(nvmlDevice_t device) {
 
 /* ---- session ---- */
 
-static nvmlReturn_t start(unsigned int flags) {
+static nvmlReturn_t start(const char *function, unsigned int flags) {
     int numbers[SIM_MAX_GPUS];
     unsigned int count = 0, forced = 0;
     sim_choose_directory();
     TRY(sim_list_gpus(numbers, &count));
+    TRY(sim_fault(function, SIM_SYSTEM));
     nvmlReturn_t result = sim_u32(SIM_SYSTEM, "init_error", &forced);
     if (result == NVML_SUCCESS)
         return forced;
@@ -92,13 +125,13 @@ static nvmlReturn_t start(unsigned int flags) {
     return NVML_SUCCESS;
 }
 
-NVML_API nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
+static nvmlReturn_t begin(const char *function, unsigned int flags) {
     nvmlReturn_t result = NVML_SUCCESS;
     pthread_mutex_lock(&lock);
     if (owner != getpid())
         references = 0;
     if (references == 0) {
-        result = start(flags);
+        result = start(function, flags);
         owner = getpid();
     }
     if (result == NVML_SUCCESS)
@@ -107,16 +140,21 @@ NVML_API nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
     return result;
 }
 
+NVML_API nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
+    return begin(__func__, flags);
+}
+
 NVML_API nvmlReturn_t nvmlInit_v2(void) {
-    return nvmlInitWithFlags(0);
+    return begin(__func__, 0);
 }
 
 NVML_API nvmlReturn_t nvmlInit(void) {
-    return nvmlInitWithFlags(0);
+    return begin(__func__, 0);
 }
 
 NVML_API nvmlReturn_t nvmlShutdown(void) {
     nvmlReturn_t result = NVML_ERROR_UNINITIALIZED;
+    ENTER();
     pthread_mutex_lock(&lock);
     if (references > 0 && owner == getpid()) {
         references--;
@@ -229,41 +267,54 @@ static const char *name_of(const char *const names[], unsigned int count, unsign
 SYSTEM_TEXT(nvmlSystemGetDriverVersion, "system/driver_version")
 SYSTEM_TEXT(nvmlSystemGetNVMLVersion, "system/nvml_version")
 
-NVML_API nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) {
-    ENTER();
-    REQUIRE(version != NULL);
-    return sim_i32(SIM_SYSTEM, "system/cuda_driver_version", version);
-}
+#define CUDA_VERSION(function)                                                 \
+    NVML_API nvmlReturn_t function(int *version) {                             \
+        ENTER();                                                               \
+        REQUIRE(version != NULL);                                              \
+        return sim_i32(SIM_SYSTEM, "system/cuda_driver_version", version);     \
+    }
 
-NVML_API nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
-    return nvmlSystemGetCudaDriverVersion(version);
-}
+CUDA_VERSION(nvmlSystemGetCudaDriverVersion)
+CUDA_VERSION(nvmlSystemGetCudaDriverVersion_v2)
 
-NVML_API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) {
-    ENTER();
-    REQUIRE(count != NULL);
-    *count = device_count;
-    return NVML_SUCCESS;
-}
+#define DEVICE_COUNT(function)                            \
+    NVML_API nvmlReturn_t function(unsigned int *count) { \
+        ENTER();                                          \
+        REQUIRE(count != NULL);                           \
+        *count = device_count;                            \
+        return NVML_SUCCESS;                              \
+    }
 
-NVML_API nvmlReturn_t nvmlDeviceGetCount(unsigned int *count) {
-    return nvmlDeviceGetCount_v2(count);
-}
+DEVICE_COUNT(nvmlDeviceGetCount)
+DEVICE_COUNT(nvmlDeviceGetCount_v2)
 
 /* ---- handles ---- */
 
-NVML_API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device) {
-    ENTER();
+/* The functions that find a GPU begin with this one, and end with FIND_DEVICE. */
+#define ENTER_SEARCH()                       \
+    do {                                     \
+        if (!initialized())                  \
+            return NVML_ERROR_UNINITIALIZED; \
+    } while (0)
+
+static nvmlReturn_t by_index(unsigned int index, nvmlDevice_t *device) {
     REQUIRE(device != NULL && index < device_count);
     *device = &devices[index];
     return NVML_SUCCESS;
 }
 
+NVML_API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device) {
+    ENTER_SEARCH();
+    FIND_DEVICE(by_index(index, device), device);
+}
+
 NVML_API nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device) {
-    return nvmlDeviceGetHandleByIndex_v2(index, device);
+    ENTER_SEARCH();
+    FIND_DEVICE(by_index(index, device), device);
 }
 
 static nvmlReturn_t by_text(const char *key, const char *wanted, size_t optional_prefix, nvmlDevice_t *device) {
+    REQUIRE(wanted != NULL && device != NULL);
     for (unsigned int n = 0; n < device_count; n++) {
         char text[SIM_TEXT];
         if (sim_text(devices[n].number, key, text, sizeof text) != NVML_SUCCESS)
@@ -277,14 +328,12 @@ static nvmlReturn_t by_text(const char *key, const char *wanted, size_t optional
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
-    ENTER();
-    REQUIRE(uuid != NULL && device != NULL);
-    return by_text("uuid", uuid, strlen("GPU-"), device);
+    ENTER_SEARCH();
+    FIND_DEVICE(by_text("uuid", uuid, strlen("GPU-"), device), device);
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *device) {
+static nvmlReturn_t by_versioned_uuid(const nvmlUUID_t *uuid, nvmlDevice_t *device) {
     char text[42] = "";
-    ENTER();
     REQUIRE(uuid != NULL && device != NULL);
     if (uuid->version != SIM_VERSION(nvmlUUID_t, 1))
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
@@ -300,10 +349,14 @@ NVML_API nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDev
     return by_text("uuid", text, strlen("GPU-"), device);
 }
 
+NVML_API nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *device) {
+    ENTER_SEARCH();
+    FIND_DEVICE(by_versioned_uuid(uuid, device), device);
+}
+
 NVML_API nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device) {
-    ENTER();
-    REQUIRE(serial != NULL && device != NULL);
-    return by_text("serial", serial, 0, device);
+    ENTER_SEARCH();
+    FIND_DEVICE(by_text("serial", serial, 0, device), device);
 }
 
 struct bus_id {
@@ -346,9 +399,8 @@ static nvmlReturn_t read_bus_id(int gpu, const char *key, struct bus_id *id) {
     return NVML_SUCCESS;
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *device) {
+static nvmlReturn_t by_bus_id(const char *bus_id, nvmlDevice_t *device) {
     struct bus_id wanted, have;
-    ENTER();
     REQUIRE(bus_id != NULL && device != NULL && parse_bus_id(bus_id, &wanted) && wanted.function == 0);
     for (unsigned int n = 0; n < device_count; n++)
         if (read_bus_id(devices[n].number, "pci/bus_id", &have) == NVML_SUCCESS && have.domain == wanted.domain &&
@@ -359,8 +411,14 @@ NVML_API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlD
     return NVML_ERROR_NOT_FOUND;
 }
 
+NVML_API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *device) {
+    ENTER_SEARCH();
+    FIND_DEVICE(by_bus_id(bus_id, device), device);
+}
+
 NVML_API nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *bus_id, nvmlDevice_t *device) {
-    return nvmlDeviceGetHandleByPciBusId_v2(bus_id, device);
+    ENTER_SEARCH();
+    FIND_DEVICE(by_bus_id(bus_id, device), device);
 }
 
 /* ---- identity ---- */
@@ -432,8 +490,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, in
 
 /* Boards with several GPUs are not simulated. */
 NVML_API nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t one, nvmlDevice_t other, int *same) {
-    ENTER_DEVICE(one);
-    REQUIRE(valid(other) && same != NULL);
+    ENTER_TWO(one, other);
+    REQUIRE(same != NULL);
     *same = one == other;
     return NVML_SUCCESS;
 }
@@ -441,7 +499,6 @@ NVML_API nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t one, nvmlDevice_t other
 /* Structures of a version number and one number. */
 static nvmlReturn_t answer_versioned(nvmlDevice_t device, const char *key, nvmlVersionedUint_t *out) {
     unsigned int number = 0;
-    ENTER_DEVICE(device);
     REQUIRE(out != NULL);
     if (out->version != SIM_VERSION(nvmlVersionedUint_t, 1))
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
@@ -451,10 +508,12 @@ static nvmlReturn_t answer_versioned(nvmlDevice_t device, const char *key, nvmlV
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetAddressingMode(nvmlDevice_t device, nvmlVersionedUint_t *mode) {
+    ENTER_DEVICE(device);
     return answer_versioned(device, "addressing_mode", mode);
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetUnrepairableMemoryFlag_v1(nvmlDevice_t device, nvmlVersionedUint_t *flag) {
+    ENTER_DEVICE(device);
     return answer_versioned(device, "unrepairable_memory", flag);
 }
 
@@ -505,10 +564,9 @@ static void write_bus_ids(const struct bus_id *id, char legacy[16], char full[32
         snprintf(full, 32, "%08X:%02X:%02X.0", id->domain, id->bus & 0xFFU, id->device & 0xFFU);
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *info) {
+static nvmlReturn_t read_pci(nvmlDevice_t device, nvmlPciInfo_t *info) {
     struct bus_id id;
     unsigned int ids[2];
-    ENTER_DEVICE(device);
     REQUIRE(info != NULL);
     TRY(read_bus_id(device->number, "pci/bus_id", &id));
     TRY(sim_u32(device->number, "pci/device_id", &ids[0]));
@@ -523,9 +581,15 @@ NVML_API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t
     return NVML_SUCCESS;
 }
 
+NVML_API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *info) {
+    ENTER_DEVICE(device);
+    return read_pci(device, info);
+}
+
 NVML_API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t *info) {
     nvmlPciInfo_t newer;
-    TRY(nvmlDeviceGetPciInfo_v3(device, &newer));
+    ENTER_DEVICE(device);
+    TRY(read_pci(device, &newer));
     REQUIRE(info != NULL);
     memcpy(info->busId, newer.busIdLegacy, sizeof info->busId);
     info->domain = newer.domain;
@@ -539,7 +603,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v
 /* The first version ends before pciSubSystemId. */
 NVML_API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v1_t *info) {
     nvmlPciInfo_t newer;
-    TRY(nvmlDeviceGetPciInfo_v3(device, &newer));
+    ENTER_DEVICE(device);
+    TRY(read_pci(device, &newer));
     REQUIRE(info != NULL);
     memcpy(info->busId, newer.busIdLegacy, sizeof info->busId);
     info->domain = newer.domain;
@@ -552,7 +617,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v1_t
 NVML_API nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_v1_t *info) {
     nvmlPciInfo_t plain;
     unsigned int classes[2];
-    TRY(nvmlDeviceGetPciInfo_v3(device, &plain));
+    ENTER_DEVICE(device);
+    TRY(read_pci(device, &plain));
     REQUIRE(info != NULL);
     if (info->version != SIM_VERSION(nvmlPciInfoExt_v1_t, 1))
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
@@ -636,8 +702,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *cu
     unsigned int now = 0, later = 0;
     ENTER_DEVICE(device);
     REQUIRE(current != NULL && pending != NULL);
-    TRY(sim_mig_current(device->number, &now));
-    TRY(sim_u32(device->number, "mig/pending", &later));
+    TRY(sim_mig(device->number, &now, &later));
     *current = now;
     *pending = later;
     return NVML_SUCCESS;
@@ -658,8 +723,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned int *cu
     unsigned int now = 0, later = 0;
     ENTER_DEVICE(device);
     REQUIRE(current != NULL && pending != NULL);
-    TRY(sim_ecc_current(device->number, &now));
-    TRY(sim_u32(device->number, "ecc/pending", &later));
+    TRY(sim_ecc(device->number, &now, &later));
     *current = now;
     *pending = later;
     return NVML_SUCCESS;
@@ -878,7 +942,6 @@ static nvmlReturn_t check_link(int gpu, unsigned int link) {
 static nvmlReturn_t read_link(nvmlDevice_t device, unsigned int link, const char *name, unsigned int *value) {
     char key[64];
     unsigned int number = 0;
-    ENTER_DEVICE(device);
     REQUIRE(value != NULL);
     TRY(check_link(device->number, link));
     snprintf(key, sizeof key, "nvlink/%u#%s", link, name);
@@ -888,14 +951,17 @@ static nvmlReturn_t read_link(nvmlDevice_t device, unsigned int link, const char
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link, unsigned int *state) {
+    ENTER_DEVICE(device);
     return read_link(device, link, "state", state);
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, unsigned int link, unsigned int *version) {
+    ENTER_DEVICE(device);
     return read_link(device, link, "version", version);
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link, unsigned int *kind) {
+    ENTER_DEVICE(device);
     return read_link(device, link, "remote_type", kind);
 }
 
@@ -911,16 +977,17 @@ NVML_API nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigne
     return read_link(device, link, name, result);
 }
 
+static const char *const link_errors[] = {"error_replay", "error_recovery", "error_crc_flit", "error_crc_data",
+                                          "error_ecc_data"};
+
 NVML_API nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned int link, unsigned int counter,
                                                       unsigned long long *value) {
-    static const char *const names[] = {"error_replay", "error_recovery", "error_crc_flit", "error_crc_data",
-                                        "error_ecc_data"};
     char key[64];
     uint64_t number = 0;
     ENTER_DEVICE(device);
     REQUIRE(value != NULL);
     TRY(check_link(device->number, link));
-    const char *name = NAME_OF(names, counter);
+    const char *name = NAME_OF(link_errors, counter);
     REQUIRE(name != NULL);
     snprintf(key, sizeof key, "nvlink/%u#%s", link, name);
     TRY(sim_u64(device->number, key, &number));
@@ -1030,8 +1097,8 @@ static nvmlReturn_t read_level(nvmlDevice_t one, nvmlDevice_t other, unsigned in
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other, unsigned int *level) {
-    ENTER_DEVICE(one);
-    REQUIRE(valid(other) && level != NULL);
+    ENTER_TWO(one, other);
+    REQUIRE(level != NULL);
     return one == other ? NVML_ERROR_NOT_SUPPORTED : read_level(one, other, level);
 }
 
@@ -1057,8 +1124,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t one, nvmlDevice_t othe
                                              unsigned int *status) {
     static const char *const names[] = {"read", "write", "nvlink", "atomics", "pci"};
     char key[64];
-    ENTER_DEVICE(one);
-    REQUIRE(valid(other) && status != NULL);
+    ENTER_TWO(one, other);
+    REQUIRE(status != NULL);
     const char *name = NAME_OF(names, capability);
     if (name == NULL)
         *status = 0;
@@ -1193,7 +1260,6 @@ static nvmlReturn_t answer_processes(nvmlDevice_t device, const char *kind, unsi
                                      bool first_version) {
     struct process list[MAX_PROCESSES];
     unsigned int found = 0;
-    ENTER_DEVICE(device);
     REQUIRE(count != NULL);
     TRY(list_processes(device->number, kind, list, MAX_PROCESSES, &found));
     if (found > MAX_PROCESSES)
@@ -1216,16 +1282,16 @@ static nvmlReturn_t answer_processes(nvmlDevice_t device, const char *kind, unsi
     return NVML_SUCCESS;
 }
 
-#define PROCESS_GETTERS(function, kind)                                                                             \
-    NVML_API nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos) {         \
-        return answer_processes(device, (kind), count, infos, true);                                                \
-    }                                                                                                               \
-    NVML_API nvmlReturn_t function##_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos) {       \
-        return answer_processes(device, (kind), count, infos, false);                                               \
-    }                                                                                                               \
-    NVML_API nvmlReturn_t function##_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos) {       \
-        return answer_processes(device, (kind), count, infos, false);                                               \
+#define PROCESS_GETTER(function, kind, type, first_version)                                      \
+    NVML_API nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, type *infos) {      \
+        ENTER_DEVICE(device);                                                                    \
+        return answer_processes(device, (kind), count, infos, (first_version));                  \
     }
+
+#define PROCESS_GETTERS(function, kind)                                    \
+    PROCESS_GETTER(function, kind, nvmlProcessInfo_v1_t, true)             \
+    PROCESS_GETTER(function##_v2, kind, nvmlProcessInfo_t, false)          \
+    PROCESS_GETTER(function##_v3, kind, nvmlProcessInfo_t, false)
 
 PROCESS_GETTERS(nvmlDeviceGetComputeRunningProcesses, "compute")
 PROCESS_GETTERS(nvmlDeviceGetGraphicsRunningProcesses, "graphics")
@@ -1253,4 +1319,161 @@ NVML_API nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, uns
         return result;
     snprintf(name, length, "%s", text);
     return NVML_SUCCESS;
+}
+
+/* ---- what changes a card ---- */
+
+/* NVML's numbers of architectures. */
+enum { AMPERE = 7, HOPPER = 9 };
+
+/* The order of what is wrong: no such GPU, not root, a bad value, a card that lacks it. */
+#define ENTER_CHANGE(device)                   \
+    do {                                       \
+        ENTER_DEVICE(device);                  \
+        if (!sim_may_change())                 \
+            return NVML_ERROR_NO_PERMISSION;   \
+    } while (0)
+
+/* Between these two nobody else writes; the result of the body is what the function answers. */
+#define LOCKED(body)                         \
+    do {                                     \
+        TRY(sim_lock());                     \
+        nvmlReturn_t answer = (body);        \
+        sim_unlock();                        \
+        return answer;                       \
+    } while (0)
+
+/* nvml.h: takes effect after the next reboot. What is current lies in run/ for as long as it differs. */
+static nvmlReturn_t set_ecc(int gpu, unsigned int mode) {
+    unsigned int current = 0, pending = 0;
+    TRY(sim_ecc(gpu, &current, &pending));
+    if (mode == current) {
+        TRY(sim_write_u64(gpu, "ecc/pending", mode));
+        return sim_remove(gpu, "ecc/current");
+    }
+    TRY(sim_write_u64(gpu, "ecc/current", current));
+    return sim_write_u64(gpu, "ecc/pending", mode);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceSetEccMode(nvmlDevice_t device, unsigned int mode) {
+    ENTER_CHANGE(device);
+    REQUIRE(mode <= 1);
+    LOCKED(set_ecc(device->number, mode));
+}
+
+static nvmlReturn_t clear_ecc(int gpu, const char *counter) {
+    static const char *const places[] = {"cbu", "device", "dram", "l1", "l2", "register_file", "sram", "texture", "texture_shm"};
+    char key[128];
+    unsigned int current = 0, pending = 0;
+    TRY(sim_ecc(gpu, &current, &pending));
+    for (size_t kind = 0; kind < sizeof error_kinds / sizeof error_kinds[0]; kind++)
+        for (size_t place = 0; place < sizeof places / sizeof places[0]; place++) {
+            uint64_t count = 0;
+            snprintf(key, sizeof key, "ecc/%s/%s/%s", counter, error_kinds[kind], places[place]);
+            if (sim_u64(gpu, key, &count) == NVML_SUCCESS && count != 0)
+                TRY(sim_write_u64(gpu, key, 0));
+        }
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceClearEccErrorCounts(nvmlDevice_t device, unsigned int counter) {
+    unsigned int architecture = 0;
+    ENTER_CHANGE(device);
+    const char *name = NAME_OF(counter_kinds, counter);
+    REQUIRE(name != NULL);
+    TRY(sim_u32(device->number, "architecture", &architecture));
+    /* From Ampere on the counts of the card's life cannot be cleared. */
+    if (counter == 1 && architecture >= AMPERE)
+        return NVML_ERROR_NOT_SUPPORTED;
+    LOCKED(clear_ecc(device->number, name));
+}
+
+static nvmlReturn_t set_power_limit(int gpu, unsigned int milliwatts) {
+    unsigned int lowest = 0, highest = 0, now = 0;
+    TRY(answer_two(gpu, "power/min_limit", &lowest, "power/max_limit", &highest));
+    TRY(sim_u32(gpu, "power/limit", &now));
+    REQUIRE(milliwatts >= lowest && milliwatts <= highest);
+    return sim_write_u64(gpu, "power/limit", milliwatts);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceSetPowerManagementLimit(nvmlDevice_t device, unsigned int milliwatts) {
+    ENTER_CHANGE(device);
+    LOCKED(set_power_limit(device->number, milliwatts));
+}
+
+NVML_API nvmlReturn_t nvmlDeviceSetPowerManagementLimit_v2(nvmlDevice_t device, const nvmlPowerValue_v2_t *value) {
+    ENTER_CHANGE(device);
+    REQUIRE(value != NULL);
+    if (value->version != SIM_VERSION(nvmlPowerValue_v2_t, 2))
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    REQUIRE(value->powerScope <= 2);
+    /* Modules (Grace and GPU) and memory are not simulated. */
+    if (value->powerScope != 0)
+        return NVML_ERROR_NOT_SUPPORTED;
+    LOCKED(set_power_limit(device->number, value->powerValueMw));
+}
+
+static nvmlReturn_t set_persistence(int gpu, unsigned int mode) {
+    unsigned int now = 0;
+    TRY(sim_u32(gpu, "persistence_mode", &now));
+    return sim_write_u64(gpu, "persistence_mode", mode);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t device, unsigned int mode) {
+    ENTER_CHANGE(device);
+    REQUIRE(mode <= 1);
+    LOCKED(set_persistence(device->number, mode));
+}
+
+static nvmlReturn_t is_used(int gpu, bool *used) {
+    static const char *const kinds[] = {"compute", "graphics", "mps"};
+    *used = false;
+    for (size_t n = 0; n < sizeof kinds / sizeof kinds[0]; n++) {
+        unsigned int found = 0;
+        TRY(list_processes(gpu, kinds[n], NULL, 0, &found));
+        *used = *used || found > 0;
+    }
+    return NVML_SUCCESS;
+}
+
+/* From Hopper on the mode is switched at once and lost at a reboot; Ampere keeps it in the InfoROM and needs a reset for
+ * it, which this call does when nothing uses the GPU (MIG User Guide, "Enable MIG Mode"). */
+static nvmlReturn_t set_mig(int gpu, unsigned int mode, nvmlReturn_t *status) {
+    unsigned int current = 0, pending = 0, architecture = 0;
+    char text[2] = {(char)('0' + mode), '\0'};
+    bool used = false;
+    TRY(sim_mig(gpu, &current, &pending));
+    TRY(sim_u32(gpu, "architecture", &architecture));
+    *status = NVML_SUCCESS;
+    TRY(is_used(gpu, &used));
+    if (mode != current && used) {
+        char number[2] = {(char)('0' + current), '\0'};
+        *status = NVML_ERROR_IN_USE;
+        TRY(sim_write(gpu, "mig/current", number));
+    }
+    TRY(architecture >= HOPPER ? sim_write_volatile(gpu, "mig/pending", text) : sim_write(gpu, "mig/pending", text));
+    return *status == NVML_SUCCESS ? sim_remove(gpu, "mig/current") : NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned int mode, nvmlReturn_t *status) {
+    ENTER_CHANGE(device);
+    REQUIRE(mode <= 1 && status != NULL);
+    LOCKED(set_mig(device->number, mode, status));
+}
+
+static nvmlReturn_t clear_link(int gpu, unsigned int link) {
+    char key[64];
+    TRY(check_link(gpu, link));
+    for (size_t n = 0; n < sizeof link_errors / sizeof link_errors[0]; n++) {
+        uint64_t count = 0;
+        snprintf(key, sizeof key, "nvlink/%u#%s", link, link_errors[n]);
+        if (sim_u64(gpu, key, &count) == NVML_SUCCESS && count != 0)
+            TRY(sim_write_u64(gpu, key, 0));
+    }
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceResetNvLinkErrorCounters(nvmlDevice_t device, unsigned int link) {
+    ENTER_CHANGE(device);
+    LOCKED(clear_link(device->number, link));
 }

@@ -153,10 +153,29 @@ static const struct {
     {"u16", NVML_VALUE_TYPE_UNSIGNED_SHORT},
 };
 
-nvmlReturn_t sim_ecc_current(int gpu, unsigned int *mode) {
-    /* The mode that the InfoROM keeps is the one that a boot makes current; run/ only holds a difference to it. */
-    nvmlReturn_t result = sim_u32(gpu, "ecc/current", mode);
-    return result == NVML_ERROR_NOT_SUPPORTED ? sim_u32(gpu, "ecc/pending", mode) : result;
+/* The mode that the InfoROM keeps is the one that a boot makes current; run/ only holds a difference to it. These are
+ * two files, so that reading takes the writers' lock. */
+static nvmlReturn_t current_and_pending(int gpu, const char *current_key, const char *pending_key, unsigned int *current,
+                                        unsigned int *pending) {
+    nvmlReturn_t result = sim_lock();
+    if (result != NVML_SUCCESS)
+        return result;
+    result = sim_u32(gpu, current_key, current);
+    nvmlReturn_t other = sim_u32(gpu, pending_key, pending);
+    sim_unlock();
+    if (result == NVML_ERROR_NOT_SUPPORTED) {
+        result = other;
+        *current = *pending;
+    }
+    return result != NVML_SUCCESS ? result : other;
+}
+
+nvmlReturn_t sim_ecc(int gpu, unsigned int *current, unsigned int *pending) {
+    return current_and_pending(gpu, "ecc/current", "ecc/pending", current, pending);
+}
+
+nvmlReturn_t sim_mig(int gpu, unsigned int *current, unsigned int *pending) {
+    return current_and_pending(gpu, "mig/current", "mig/pending", current, pending);
 }
 
 nvmlReturn_t sim_ecc_total(int gpu, const char *folder, uint64_t *count) {
@@ -173,15 +192,19 @@ nvmlReturn_t sim_ecc_total(int gpu, const char *folder, uint64_t *count) {
     return result;
 }
 
-nvmlReturn_t sim_mig_current(int gpu, unsigned int *mode) {
-    nvmlReturn_t result = sim_u32(gpu, "mig/current", mode);
-    return result == NVML_ERROR_NOT_SUPPORTED ? sim_u32(gpu, "mig/pending", mode) : result;
-}
-
 nvmlReturn_t sim_enforced_limit(int gpu, unsigned int *milliwatts) {
-    /* Lower than the limit only where something else (BMC, host policy) says so. */
+    /* Lower than the limit where something else says so: a cap of the BMC, or any other reason as a figure of its own. */
+    unsigned int cap = 0;
     nvmlReturn_t result = sim_u32(gpu, "power/enforced_limit", milliwatts);
-    return result == NVML_ERROR_NOT_SUPPORTED ? sim_u32(gpu, "power/limit", milliwatts) : result;
+    if (result != NVML_ERROR_NOT_SUPPORTED)
+        return result;
+    result = sim_u32(gpu, "power/limit", milliwatts);
+    if (result != NVML_SUCCESS)
+        return result;
+    result = sim_u32(gpu, "power/enforced_cap", &cap);
+    if (result == NVML_SUCCESS && cap < *milliwatts)
+        *milliwatts = cap;
+    return result == NVML_ERROR_NOT_SUPPORTED ? NVML_SUCCESS : result;
 }
 
 static nvmlReturn_t link_u64(int gpu, unsigned int link, const char *name, uint64_t *out) {
@@ -227,11 +250,11 @@ static nvmlReturn_t links_together(int gpu, const struct entry *entry, uint64_t 
 }
 
 static nvmlReturn_t special(int gpu, const struct entry *entry, uint64_t *out) {
-    unsigned int number = 0;
+    unsigned int number = 0, pending = 0;
     nvmlReturn_t result = NVML_ERROR_NOT_SUPPORTED;
     switch (entry->id) {
     case 1:
-        result = sim_ecc_current(gpu, &number);
+        result = sim_ecc(gpu, &number, &pending);
         break;
     case 3:
     case 4:

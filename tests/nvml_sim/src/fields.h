@@ -11,10 +11,10 @@
 void sim_field(int gpu, nvmlFieldValue_t *field);
 
 /* Things that fields and functions both answer. */
-nvmlReturn_t sim_ecc_current(int gpu, unsigned int *mode);
+nvmlReturn_t sim_ecc(int gpu, unsigned int *current, unsigned int *pending);
 /* All errors of one kind: those in DRAM and in SRAM. `folder` is "ecc/<counter>/<kind>". */
 nvmlReturn_t sim_ecc_total(int gpu, const char *folder, uint64_t *count);
-nvmlReturn_t sim_mig_current(int gpu, unsigned int *mode);
+nvmlReturn_t sim_mig(int gpu, unsigned int *current, unsigned int *pending);
 nvmlReturn_t sim_enforced_limit(int gpu, unsigned int *milliwatts);
 unsigned int sim_link_count(int gpu);
 

@@ -8,10 +8,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #ifndef NVML_SIM_DEFAULT_STATE
@@ -22,6 +25,23 @@
 #define FILE_SIZE 65536
 
 static char directory[1024] = NVML_SIM_DEFAULT_STATE;
+
+/* What a boot sets anew, with all that lies in a folder of that name. The same list as in nvml_sim.py. */
+static const char *const lost_at_reboot[] = {
+    "drain_and_reset_status",
+    "ecc/current",
+    "ecc/volatile",
+    "lost",
+    "mig/current",
+    "nvlink",
+    "persistence_mode",
+    "power/enforced_limit",
+    "power/limit",
+    "processes",
+    "recovery_action",
+    "remapped_rows/pending",
+    "reset_status",
+};
 
 static const struct {
     const char *name;
@@ -143,13 +163,16 @@ static nvmlReturn_t read_path(const char *path, char *out, size_t size) {
     return NVML_SUCCESS;
 }
 
+/* Full path of a key's file; false when it is too long. */
+static bool full_path(const char *layer, int gpu, const char *path, char out[PATH_SIZE]) {
+    int length = gpu == SIM_SYSTEM ? snprintf(out, PATH_SIZE, "%s%s/%s", directory, layer, path)
+                                   : snprintf(out, PATH_SIZE, "%s%s/gpu%d/%s", directory, layer, gpu, path);
+    return length > 0 && length < PATH_SIZE;
+}
+
 static nvmlReturn_t read_layer(const char *layer, int gpu, const char *path, char *out, size_t size) {
     char full[PATH_SIZE];
-    int length = gpu == SIM_SYSTEM ? snprintf(full, sizeof full, "%s%s/%s", directory, layer, path)
-                                   : snprintf(full, sizeof full, "%s%s/gpu%d/%s", directory, layer, gpu, path);
-    if (length < 0 || (size_t)length >= sizeof full)
-        return NVML_ERROR_UNKNOWN;
-    return read_path(full, out, size);
+    return full_path(layer, gpu, path, full) ? read_path(full, out, size) : NVML_ERROR_UNKNOWN;
 }
 
 nvmlReturn_t sim_file(int gpu, const char *path, char *out, size_t size) {
@@ -187,19 +210,28 @@ static char *named_value(char *text, const char *name) {
     return NULL;
 }
 
+/* "folder/file#name": the file, and the name or NULL. */
+static bool split_key(const char *key, char path[512], const char **name) {
+    const char *hash = strchr(key, '#');
+    size_t length = hash != NULL ? (size_t)(hash - key) : strlen(key);
+    if (length == 0 || length >= 512)
+        return false;
+    memcpy(path, key, length);
+    path[length] = '\0';
+    *name = hash != NULL ? hash + 1 : NULL;
+    return true;
+}
+
 static nvmlReturn_t value_in_layer(const char *layer, int gpu, const char *key, char *out, size_t size) {
     char path[512];
     char text[FILE_SIZE];
-    const char *name = strchr(key, '#');
-    size_t length = name != NULL ? (size_t)(name - key) : strlen(key);
-    if (length >= sizeof path)
+    const char *name = NULL;
+    if (!split_key(key, path, &name))
         return NVML_ERROR_UNKNOWN;
-    memcpy(path, key, length);
-    path[length] = '\0';
     nvmlReturn_t result = read_layer(layer, gpu, path, text, sizeof text);
     if (result != NVML_SUCCESS)
         return result;
-    const char *value = name != NULL ? named_value(text, name + 1) : trimmed(text);
+    const char *value = name != NULL ? named_value(text, name) : trimmed(text);
     if (value == NULL)
         return NVML_ERROR_NOT_SUPPORTED;
     if (*value == '\0' || strlen(value) >= size) {
@@ -308,4 +340,233 @@ nvmlReturn_t sim_i32(int gpu, const char *key, int *out) {
     if (result == NVML_SUCCESS)
         *out = (int)value;
     return result;
+}
+
+/* ---- writing ---- */
+
+/* Each thread opens the lock file for itself, so that flock() keeps threads apart as it does processes. */
+static _Thread_local __attribute__((tls_model("initial-exec"))) int lock_depth;
+static _Thread_local __attribute__((tls_model("initial-exec"))) int lock_file = -1;
+
+static nvmlReturn_t from_errno(const char *what) {
+    int number = errno;
+    sim_debug("%s: %s", what, strerror(number));
+    return number == EACCES || number == EPERM || number == EROFS ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_UNKNOWN;
+}
+
+nvmlReturn_t sim_lock(void) {
+    char path[PATH_SIZE];
+    if (lock_depth > 0) {
+        lock_depth++;
+        return NVML_SUCCESS;
+    }
+    if (!full_path("", SIM_SYSTEM, "lock", path))
+        return NVML_ERROR_UNKNOWN;
+    /* Reading is enough for flock(), so that those can lock who may only read. */
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0 && errno == ENOENT)
+        file = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0644);
+    if (file < 0)
+        return from_errno(path);
+    while (flock(file, LOCK_EX) != 0)
+        if (errno != EINTR) {
+            nvmlReturn_t result = from_errno(path);
+            close(file);
+            return result;
+        }
+    lock_file = file;
+    lock_depth = 1;
+    return NVML_SUCCESS;
+}
+
+void sim_unlock(void) {
+    if (lock_depth == 0 || --lock_depth > 0)
+        return;
+    close(lock_file);
+    lock_file = -1;
+}
+
+/* The folders above a file, and with `last` the path itself. */
+static nvmlReturn_t make_folders(const char *path, bool last) {
+    char folder[PATH_SIZE];
+    size_t length = strlen(path);
+    if (length == 0 || length >= sizeof folder)
+        return NVML_ERROR_UNKNOWN;
+    memcpy(folder, path, length + 1);
+    for (size_t n = 1; n <= length; n++) {
+        if (folder[n] != '/' && !(last && n == length))
+            continue;
+        char kept = folder[n];
+        folder[n] = '\0';
+        if (mkdir(folder, 0755) != 0 && errno != EEXIST)
+            return from_errno(folder);
+        folder[n] = kept;
+    }
+    return NVML_SUCCESS;
+}
+
+/* run/ may be a link to a folder that a boot has taken away. */
+static nvmlReturn_t make_run(void) {
+    char link[PATH_SIZE];
+    char target[PATH_SIZE];
+    if (!full_path("/run", SIM_SYSTEM, "", link))
+        return NVML_ERROR_UNKNOWN;
+    link[strlen(link) - 1] = '\0';
+    ssize_t length = readlink(link, target, sizeof target - 1);
+    if (length < 0)
+        return errno == EINVAL || errno == ENOENT ? make_folders(link, true) : from_errno(link);
+    target[length] = '\0';
+    if (target[0] != '/') {
+        sim_debug("%s: is a link to '%s', which is no absolute path", link, target);
+        return NVML_ERROR_UNKNOWN;
+    }
+    return make_folders(target, true);
+}
+
+static nvmlReturn_t write_path(const char *path, const char *text) {
+    char fresh[PATH_SIZE];
+    const char *slash = strrchr(path, '/');
+    nvmlReturn_t result = make_folders(path, false);
+    if (result != NVML_SUCCESS)
+        return result;
+    int length = snprintf(fresh, sizeof fresh, "%.*s/.new-XXXXXX", (int)(slash - path), path);
+    if (length < 0 || (size_t)length >= sizeof fresh)
+        return NVML_ERROR_UNKNOWN;
+    int file = mkstemp(fresh);
+    if (file < 0)
+        return from_errno(fresh);
+    size_t size = strlen(text), done = 0;
+    while (done < size) {
+        ssize_t wrote = write(file, text + done, size - done);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote < 0)
+            break;
+        done += (size_t)wrote;
+    }
+    if (done < size || fchmod(file, 0644) != 0 || rename(fresh, path) != 0) {
+        result = from_errno(path);
+        unlink(fresh);
+    }
+    close(file);
+    return result;
+}
+
+/* Append text, or say that there is no room for it. */
+static bool add_text(char *out, size_t size, size_t *have, const char *text, size_t length) {
+    if (*have + length >= size)
+        return false;
+    memcpy(out + *have, text, length);
+    *have += length;
+    out[*have] = '\0';
+    return true;
+}
+
+/* The file's text with the line of that name replaced, added, or with NULL as value left out. */
+static bool with_line(const char *text, const char *name, const char *value, char *out, size_t size) {
+    size_t have = 0, name_length = strlen(name);
+    bool placed = value == NULL;
+    out[0] = '\0';
+    for (const char *line = text; *line != '\0';) {
+        size_t length = strcspn(line, "\n");
+        const char *start = line + strspn(line, " \t");
+        bool same = strncmp(start, name, name_length) == 0;
+        const char *after = start + (same ? name_length : 0);
+        same = same && after[strspn(after, " \t")] == '=';
+        if (!same && !(add_text(out, size, &have, line, length) && add_text(out, size, &have, "\n", 1)))
+            return false;
+        if (same && !placed) {
+            if (!add_text(out, size, &have, name, name_length) || !add_text(out, size, &have, " = ", 3) ||
+                !add_text(out, size, &have, value, strlen(value)) || !add_text(out, size, &have, "\n", 1))
+                return false;
+            placed = true;
+        }
+        line += length + (line[length] == '\n');
+    }
+    return placed || (add_text(out, size, &have, name, name_length) && add_text(out, size, &have, " = ", 3) &&
+                      add_text(out, size, &have, value, strlen(value)) && add_text(out, size, &have, "\n", 1));
+}
+
+static bool is_lost_at_reboot(const char *path) {
+    for (size_t n = 0; n < sizeof lost_at_reboot / sizeof lost_at_reboot[0]; n++) {
+        size_t length = strlen(lost_at_reboot[n]);
+        if (strncmp(path, lost_at_reboot[n], length) == 0 && (path[length] == '\0' || path[length] == '/'))
+            return true;
+    }
+    return false;
+}
+
+/* A value of NULL removes. */
+static nvmlReturn_t change(const char *layer, int gpu, const char *key, const char *value) {
+    char path[512];
+    char full[PATH_SIZE];
+    char text[FILE_SIZE];
+    char fresh[FILE_SIZE];
+    const char *name = NULL;
+    if (!split_key(key, path, &name) || !full_path(layer, gpu, path, full))
+        return NVML_ERROR_UNKNOWN;
+    if (value != NULL && (*value == '\0' || strlen(value) >= SIM_TEXT || strchr(value, '\n') != NULL)) {
+        sim_debug("%s: '%.40s' is no value", key, value);
+        return NVML_ERROR_UNKNOWN;
+    }
+    if (name == NULL && value != NULL) {
+        snprintf(fresh, sizeof fresh, "%s\n", value);
+        return write_path(full, fresh);
+    }
+    if (name == NULL)
+        return unlink(full) == 0 || errno == ENOENT || errno == ENOTDIR ? NVML_SUCCESS : from_errno(full);
+    nvmlReturn_t result = read_path(full, text, sizeof text);
+    if (result == NVML_ERROR_NOT_SUPPORTED) {
+        if (value == NULL)
+            return NVML_SUCCESS;
+        text[0] = '\0';
+    } else if (result != NVML_SUCCESS) {
+        return result;
+    }
+    if (!with_line(text, name, value, fresh, sizeof fresh)) {
+        sim_debug("%s: the file would be too long", full);
+        return NVML_ERROR_UNKNOWN;
+    }
+    return write_path(full, fresh);
+}
+
+static nvmlReturn_t change_locked(const char *layer, int gpu, const char *key, const char *value) {
+    nvmlReturn_t result = sim_lock();
+    if (result != NVML_SUCCESS)
+        return result;
+    if (*layer != '\0' && value != NULL)
+        result = make_run();
+    if (result == NVML_SUCCESS)
+        result = change(layer, gpu, key, value);
+    sim_unlock();
+    return result;
+}
+
+static const char *layer_of(int gpu, const char *key) {
+    char path[512];
+    const char *name = NULL;
+    return gpu != SIM_SYSTEM && split_key(key, path, &name) && is_lost_at_reboot(path) ? "/run" : "";
+}
+
+nvmlReturn_t sim_write(int gpu, const char *key, const char *value) {
+    return value == NULL ? NVML_ERROR_INVALID_ARGUMENT : change_locked(layer_of(gpu, key), gpu, key, value);
+}
+
+nvmlReturn_t sim_write_u64(int gpu, const char *key, uint64_t value) {
+    char text[32];
+    snprintf(text, sizeof text, "%" PRIu64, value);
+    return sim_write(gpu, key, text);
+}
+
+nvmlReturn_t sim_write_volatile(int gpu, const char *key, const char *value) {
+    return value == NULL ? NVML_ERROR_INVALID_ARGUMENT : change_locked("/run", gpu, key, value);
+}
+
+nvmlReturn_t sim_remove(int gpu, const char *key) {
+    return change_locked(layer_of(gpu, key), gpu, key, NULL);
+}
+
+bool sim_may_change(void) {
+    unsigned int allowed = 0;
+    return geteuid() == 0 || (sim_u32(SIM_SYSTEM, "system/allow_users", &allowed) == NVML_SUCCESS && allowed == 1);
 }

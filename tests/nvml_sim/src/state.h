@@ -2,7 +2,7 @@
  * GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
  * SPDX-License-Identifier: GPL-3.0-or-later
  *
- * Reading the state directory. README.md describes its layout.
+ * Reading and writing the state directory. README.md describes its layout.
  *
  * A key is a path below the state directory, relative to a GPU's own folder where a GPU is given. "folder/file" is a
  * file with one value, "folder/file#name" a line "name = value" of a file.
@@ -39,6 +39,24 @@ nvmlReturn_t sim_i32(int gpu, const char *key, int *out);
 nvmlReturn_t sim_raw(int gpu, const char *key, char *out, size_t size);
 /* The whole file, comments included. */
 nvmlReturn_t sim_file(int gpu, const char *path, char *out, size_t size);
+
+/* Write a value to where it belongs: below run/ what a reboot loses (LOST_AT_REBOOT in nvml_sim.py names the same keys),
+ * everything else in the GPU's or the state's own folder. The file is replaced whole, under the lock that all writers
+ * take, so that readers need none. NVML_ERROR_NO_PERMISSION where the caller may not write there. */
+nvmlReturn_t sim_write(int gpu, const char *key, const char *value);
+nvmlReturn_t sim_write_u64(int gpu, const char *key, uint64_t value);
+/* Below run/ in any case: for what other cards keep. */
+nvmlReturn_t sim_write_volatile(int gpu, const char *key, const char *value);
+/* Take away what sim_write put there; a value that is not there is no error. */
+nvmlReturn_t sim_remove(int gpu, const char *key);
+
+/* The writers' lock, for what reads, decides and writes. It counts: sim_write may be called within. */
+nvmlReturn_t sim_lock(void);
+void sim_unlock(void);
+
+/* Whether the caller is root, which everything that changes a card asks for. Only the state can say otherwise
+ * (system/allow_users = 1), for tests that are not root. */
+bool sim_may_change(void);
 
 /* Parse a value's text the same way. */
 nvmlReturn_t sim_parse_i64(const char *what, const char *text, int64_t *out);

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 import typing as t
 from types import SimpleNamespace
 
@@ -251,6 +252,20 @@ def test_locate(bus_ids: list[str | None], missing: list[str], expected: list[st
     assert [gpu.pci_bus_id for gpu in _gpu_facts.locate(lost, missing)] == expected
 
 
+def test_expectations_are_checked_before_anything_is_read(run: Run) -> None:
+    library = Library()
+    with pytest.raises(GpuFailure, match="expectations.skus.a100-sxm4-80gb.pcie_lanes: there is no such key"):
+        run(library, expectations={"skus": {"a100-sxm4-80gb": {"pcie_lanes": 16}}})
+    assert library.calls == []
+
+
+def test_system_without_switches_is_told_by_the_far_ends_alone(run: Run) -> None:
+    """Three of these GPUs are no board that is known; with the switch that the bus has, they are part of one."""
+    assert run(Library())["system"] == "hgx-a100-8gpu"
+    shutil.rmtree(run.sysfs / "bus/pci/devices/0000:c4:00.0")
+    assert run(Library())["system"] is None
+
+
 def test_sysfs_root_that_is_not_there(run: Run) -> None:
     with pytest.raises(GpuFailure, match="sysfs_root: '/surely/not/there' is not a directory") as caught:
         run(Library(), sysfs_root="/surely/not/there")
@@ -303,10 +318,18 @@ def test_common_options_are_documented_as_they_are_declared() -> None:
 def test_own_options_are_documented_as_they_are_declared() -> None:
     documented = yaml.safe_load(gpu_info.DOCUMENTATION)["options"]
     assert documented["gather"]["choices"] == documented["gather"]["default"] == gpu_info.GATHER
+    assert documented["expectations"]["type"] == "dict"
 
 
 def test_every_reason_is_documented() -> None:
     text = str(yaml.safe_load(gpu_info.RETURN)["reason"]["description"])
     reasons = {reason for reason, unused in _nvml._MEANING.values()}
-    for reason in reasons | {"unknown", "python_library_missing", "gpu_not_found", "invalid_selector"}:
+    for reason in reasons | {
+        "unknown",
+        "python_library_missing",
+        "gpu_not_found",
+        "invalid_selector",
+        "invalid_sysfs_root",
+        "invalid_expectations",
+    }:
         assert f"V({reason})" in text

@@ -84,6 +84,8 @@ PROFILES = {
         "links": 12,
         "levels": {"NV12"},
         "switches": 6,
+        "sku": "a100-sxm4-80gb",
+        "system": "hgx-a100-8gpu",
     },
     "a100-pcie-40gb-x4": {
         "count": 4,
@@ -93,6 +95,8 @@ PROFILES = {
         "links": 12,
         "levels": None,
         "switches": 0,
+        "sku": "a100-pcie-40gb",
+        "system": None,
     },
     "h200-sxm-x2": {
         "count": 2,
@@ -102,6 +106,9 @@ PROFILES = {
         "links": 18,
         "levels": {"NV18"},
         "switches": 0,
+        "sku": "h200-sxm5-141gb",
+        # Two of eight, in a virtual machine that does not see its NVSwitches.
+        "system": None,
     },
 }
 
@@ -124,6 +131,12 @@ def test_profile(module_on_every_python: Module, undocumented: t.Any, profile: s
         assert gpu["nvlink"]["total_count"] == expected["links"]
         assert gpu["memory"]["total_bytes"] >= gpu["memory"]["used_bytes"] + gpu["memory"]["free_bytes"]
         assert gpu["power"]["limit_min_watts"] <= gpu["power"]["limit_enforced_watts"]
+        assert gpu["expectations"]["id"] == expected["sku"]
+        figures = gpu["expectations"]["figures"]
+        assert figures["bar1_bytes"]["value"] == gpu["bar1"]["total_bytes"]
+        assert figures["nvlink_links"]["value"] == gpu["nvlink"]["active_count"]
+        assert all(figure["source"] for figure in figures.values())
+    assert result["system"] == expected["system"]
     bus_ids = [gpu["pci_bus_id"] for gpu in result["gpus"]]
     assert bus_ids == sorted(bus_ids) == [gpu["pci_bus_id"] for gpu in result["pci_gpus"]]
     assert len(set(result["gpu_positions"])) == 2 * expected["count"]
@@ -131,6 +144,45 @@ def test_profile(module_on_every_python: Module, undocumented: t.Any, profile: s
     if expected["levels"]:
         assert {pair["level"] for pair in result["topology"]} == expected["levels"]
     assert len(result["nvswitches"]) == expected["switches"]
+
+
+def test_expectations_of_the_user(module: Module, undocumented: t.Any) -> None:
+    module.create("h200-sxm-x2")
+    expectations: dict[str, t.Any] = {
+        "skus": {"h200-sxm5-141gb": {"power_default_watts": 600}},
+        "systems": {
+            "pair": {
+                "name": "Two of eight",
+                "skus": ["h200-sxm5-141gb"],
+                "gpu_count": 2,
+                "nvswitch_count": 0,
+                "nvlink_layout": "mesh",
+                "links_per_pair": 18,
+            }
+        },
+    }
+    result = module(expectations=expectations, gather=[])
+    figure = result["gpus"][0]["expectations"]["figures"]["power_default_watts"]
+    assert figure == {"value": [600.0], "source": "the option 'expectations'"}
+    # Its links lead to switches: not that board, and without reading them nobody can tell.
+    assert result["system"] is None and module(expectations=expectations)["system"] is None
+    assert undocumented(gpu_info, result, "success") == []
+    expectations["skus"]["h200-sxm5-141gb"] = {"pcie_width": "wide"}
+    result = module(expectations=expectations)
+    assert (result["failed"], result["reason"]) == (True, "invalid_expectations")
+    assert result["path"] == "expectations.skus.h200-sxm5-141gb.pcie_width"
+    assert undocumented(gpu_info, result, "failure") == []
+
+
+def test_kind_that_is_not_known(module: Module, undocumented: t.Any) -> None:
+    state = module.create("dgx-a100-80gb")
+    for gpu in state.glob("gpu*"):
+        (gpu / "name").write_text("NVIDIA A100-SXM4-81GB\n")
+        (gpu / "pci/device_id").write_text("0x20FF10DE\n")
+    result = module()
+    assert [gpu["expectations"] for gpu in result["gpus"]] == [None] * 8
+    assert result["system"] is None and "failed" not in result
+    assert undocumented(gpu_info, result, "success") == []
 
 
 def test_bridges_join_pairs(module: Module) -> None:
