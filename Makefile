@@ -4,7 +4,7 @@
 .SUFFIXES:
 export LC_ALL := C.UTF-8
 
-PARTS := lint unit sim-test build sanity hosts-test gateway-test engine-test molecule demo-test
+PARTS := lint unit sim-test redfish-test build sanity hosts-test gateway-test engine-test molecule demo-test
 
 ##@ Try it
 

@@ -224,12 +224,16 @@ def report(run: Run, gpus: dict[str, Any], proof: Proof, key_file: Path, certifi
     names = sorted({gpu["name"] for gpu in gpus["gpus"]})
     links = sorted({(gpu["nvlink"]["active_count"], gpu["nvlink"]["total_count"]) for gpu in gpus["gpus"]})
     ecc = sum(1 for gpu in gpus["gpus"] if gpu["ecc"]["current"] == "enabled")
+    limits = sorted(
+        {(gpu["power"]["limit_enforced_watts"], gpu["power"]["limit_default_watts"]) for gpu in gpus["gpus"]}
+    )
     print(
         f"""
 === What this proved
 
 GPUs         {gpus["gpu_count"]} x {", ".join(names)} (simulated), driver {gpus["driver_version"]}
              ECC on: {ecc} of {gpus["gpu_count"]}; NVLinks active: {", ".join(f"{a} of {t}" for a, t in links)} on each GPU
+             Power limit: {", ".join(f"{limit:g} W of {default:g} W" for limit, default in limits)}
 Endpoint     {proof.url}    (nginx, TLS) -> 127.0.0.1:8000 (vLLM, model {MODEL})
 Key          {key_file}    (the host knows its SHA-256 only)
 Without key  {proof.refused}

@@ -62,7 +62,7 @@ class Host:
         self.state = sim.create("dgx-a100-80gb", folder / "state")
         self.file = folder / "gpu-state.json"
         self.interpreter = interpreter
-        # Whoever runs the tests may set things; one of them takes that back.
+        # Whoever runs the tests may set things.
         self.set("system/allow_users", 1)
 
     def set(self, key: str, value: object) -> None:
