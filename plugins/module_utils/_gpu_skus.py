@@ -119,8 +119,10 @@ _A100_TABLE = "thundercompute.com, 'NVIDIA A100 specs', table by form factor"
 _NVLINK_PAGE = "nvidia.com/data-center/nvlink: A100 has up to twelve links, with PCIe cards between two GPUs"
 _A100_BRIEF_80 = "NVIDIA A100 80GB PCIe product brief, PB-10577-001"
 _H100_BRIEF = "NVIDIA H100 PCIe product brief, PB-11133-001"
-_H100_PAIR = "NVIDIA on NVLink: bridges join two H100 PCIe cards at 600 GB/s"
+_H100_SHEET = "NVIDIA H100 data sheet, as quoted at realworldtech.com/forum/?threadid=206399"
+_H100_PAIR = f"{_H100_SHEET}: 600 GB/s of NVLink on PCIe cards, which is two joined by bridges"
 _H100_SXM = "hawkvelt.id.au, 'Unpacking the NVIDIA H100', section SXM5"
+_H200_NVL = "report of the H200 NVL's announcement, gixtools.net/2024/11/nvidia-hpc-ai-chip-is-actually-six-chips"
 _SXM4_80 = "public 'nvidia-smi -q' of an A100-SXM4-80GB, board 692-2G506-0210-002 (tests/nvml_sim, dgx-a100-80gb)"
 _SXM4_40 = "'nvidia-smi -q' of an A100 SXM4 with 40960 MiB in github.com/NVIDIA/nvidia-docker/issues/1648"
 _SXM4_500 = "influxdata/telegraf, nvidia_smi/testdata/a100-sxm4-v12.xml (board 692-2G506-0212: 500 W)"
@@ -249,14 +251,14 @@ H100_PCIE_80GB = replace(
     name_pattern=r"NVIDIA H100 PCIe",
     nvlink_links=Figure(
         12,
-        "derived: the H100 data sheet has 600 GB/s between two PCIe cards (900 of SXM), and a link 50 both ways",
+        f"derived: {_H100_SHEET}: 600 GB/s on PCIe cards (900 on SXM), and a link has 50 both ways",
     ),
     nvlink_versions=Figure(("4.0",), _HOPPER_VERSION),
     nvlink_megabytes_per_second=Figure(26562, _HOPPER_LINKS),
     nvlink_layout=Figure(LAYOUT_BRIDGE, _H100_PAIR),
     nvlink_bridge_sizes=Figure((2,), _H100_PAIR),
     pcie_generation=Figure(5, f"{_H100_BRIEF}: PCI Express Gen5 card"),
-    pcie_width=Figure(16, "derived: 128 GB/s both ways, as the H100 data sheet has it, is x16 of generation 5"),
+    pcie_width=Figure(16, "doyoumoney.com/posts/172, table of interfaces: H100 has PCIe 5.0 x16"),
     bar1_bytes=Figure(128 * _GIB, _POWER_OF_TWO),
     framebuffer_bytes=Figure(81559 * _MIB, "public test report of NVIDIA/TensorRT-LLM: 'NVIDIA H100 PCIe (81559 MiB)'"),
     power_default_watts=Figure(None, f"{_NO_SOURCE}: the brief says only what it can take"),
@@ -307,15 +309,15 @@ H200_NVL_141GB = replace(
     name="NVIDIA H200 NVL 141GB",
     pci_ids=Figure((PciId("233b", ("10de:1996",)),), _IDS),
     name_pattern=r"NVIDIA H200 NVL",
-    nvlink_links=Figure(18, "public description of an 8 x H200 NVL node: 18 links/GPU at 26.562 GB/s"),
-    nvlink_layout=Figure(LAYOUT_BRIDGE, "announcement of the H200 NVL: an NVLink bridge joins the cards at 900 GB/s"),
-    nvlink_bridge_sizes=Figure((2, 4), "announcement of the H200 NVL: joins four cards, twice as many as H100 NVL"),
-    pcie_generation=Figure(5, "announcement of the H200 NVL: NVLink is seven times PCIe 5"),
-    pcie_width=Figure(16, "announcement of the H200 NVL: 900 GB/s is seven times PCIe 5, so 128 both ways: x16"),
+    nvlink_links=Figure(18, "a public repository's description of a node with 8 H200 NVL: 18 links/GPU at 26.562 GB/s"),
+    nvlink_layout=Figure(LAYOUT_BRIDGE, f"{_H200_NVL}: an NVLink bridge joins the cards at 900 GB/s"),
+    nvlink_bridge_sizes=Figure((2, 4), f"{_H200_NVL}: joins four cards, twice as many as H100 NVL"),
+    pcie_generation=Figure(5, f"{_H200_NVL}: its NVLink is seven times PCIe 5"),
+    pcie_width=Figure(16, f"derived: {_H200_NVL}: 900 GB/s is seven times PCIe 5, so 128 both ways, which is x16"),
     bar1_bytes=Figure(256 * _GIB, _POWER_OF_TWO),
-    framebuffer_bytes=Figure(143771 * _MIB, "public description of an 8 x H200 NVL node: 143771 MiB"),
+    framebuffer_bytes=Figure(143771 * _MIB, "a public repository's description of a node with 8 H200 NVL: 143771 MiB"),
     power_default_watts=Figure(None, _NO_SOURCE),
-    power_max_watts=Figure((600.0,), "One Stop Systems blog: H200 NVL at 600 W"),
+    power_max_watts=Figure((600.0,), "onestopsystems.com/pages/one-stop-systems-blog: H200 NVL at 600 W"),
 )
 JETSON_ORIN = Sku(
     id="jetson-orin",
@@ -355,7 +357,7 @@ SKUS: tuple[Sku, ...] = (
 
 _A100_SXM4 = (A100_SXM4_40GB.id, A100_SXM4_80GB.id)
 _H200_SWITCHES = (
-    "public hardware guide to 8 x H200 SXM5: four NVSwitch 3.0 chips; NVIDIA vGPU documentation, 'NVIDIA NVSwitch',"
+    "ai-hpc.github.io, 'H200 Hardware Architecture': 8 GPUs and four NVSwitch 3.0 chips; NVIDIA vGPU documentation, 'NVIDIA NVSwitch',"
     " has the HGX H200 8-GPU baseboard; the same baseboard as HGX H100"
 )
 SYSTEMS: tuple[System, ...] = (

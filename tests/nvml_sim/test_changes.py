@@ -243,6 +243,24 @@ def test_counters_are_cleared(dgx: Simulation) -> None:
     assert results(dgx, ["nvmlDeviceClearEccErrorCounts", "@1", 1], *totals) == [None, 0, 0, 3, 3, 3, 3, 0, 0]
 
 
+def test_nothing_is_counted_without_ecc(dgx: Simulation) -> None:
+    """nvml.h asks for ECC to be enabled for the counts."""
+    counts: list[Call] = [
+        ["nvmlDeviceGetTotalEccErrors", "@0", 0, 1],
+        ["nvmlDeviceGetMemoryErrorCounter", "@0", 0, 1, 2],
+        ["nvmlDeviceClearEccErrorCounts", "@0", 0],
+    ]
+    field: Call = ["nvmlDeviceGetFieldValues", "@0", [3, 6]]
+    assert results(dgx, ["nvmlDeviceSetEccMode", "@0", 0], *counts) == [None, 0, 0, None]
+    dgx.command("reboot")
+    assert results(dgx, *counts) == [(NOT_SUPPORTED,)] * 3
+    assert [ret for _kind, ret, _value in dgx.one(*field)] == [NOT_SUPPORTED] * 2
+    results(dgx, ["nvmlDeviceSetEccMode", "@0", 1])
+    dgx.command("reboot")
+    assert results(dgx, *counts) == [0, 0, None]
+    assert [ret for _kind, ret, _value in dgx.one(*field)] == [0, 0]
+
+
 def test_link_counters_are_cleared(dgx: Simulation) -> None:
     names = ("error_replay", "error_recovery", "error_crc_flit", "error_crc_data", "error_ecc_data")
     for link in (3, 4):
@@ -315,7 +333,7 @@ def spoil(simulation: Simulation) -> None:
 @pytest.mark.parametrize(
     ("command", "after"),
     [
-        ("reboot", [[0, 0], 400000, 0, 0, 7, [0, 1, 0, 0], 0, 1, 0]),
+        ("reboot", [[0, 0], 400000, 0, (NOT_SUPPORTED,), (NOT_SUPPORTED,), [0, 1, 0, 0], 0, 1, 0]),
         ("driver-reload", [[1, 0], 400000, 0, 0, 7, [0, 1, 1, 0], 0, 1, 0]),
         ("reset", [[1, 0], 400000, 1, 0, 7, [0, 1, 0, 0], 0, 1, 0]),
     ],

@@ -764,6 +764,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, unsig
     const char *name = NAME_OF(places, place);
     REQUIRE(count != NULL && name != NULL);
     TRY(errors_folder(kind, counter, folder, sizeof folder));
+    TRY(sim_ecc_counts(device->number));
     snprintf(key, sizeof key, "%s/%s", folder, name);
     TRY(sim_u64(device->number, key, &number));
     *count = number;
@@ -1364,8 +1365,7 @@ NVML_API nvmlReturn_t nvmlDeviceSetEccMode(nvmlDevice_t device, unsigned int mod
 static nvmlReturn_t clear_ecc(int gpu, const char *counter) {
     static const char *const places[] = {"cbu", "device", "dram", "l1", "l2", "register_file", "sram", "texture", "texture_shm"};
     char key[128];
-    unsigned int current = 0, pending = 0;
-    TRY(sim_ecc(gpu, &current, &pending));
+    TRY(sim_ecc_counts(gpu));
     for (size_t kind = 0; kind < sizeof error_kinds / sizeof error_kinds[0]; kind++)
         for (size_t place = 0; place < sizeof places / sizeof places[0]; place++) {
             uint64_t count = 0;

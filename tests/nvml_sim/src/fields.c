@@ -178,11 +178,20 @@ nvmlReturn_t sim_mig(int gpu, unsigned int *current, unsigned int *pending) {
     return current_and_pending(gpu, "mig/current", "mig/pending", current, pending);
 }
 
+nvmlReturn_t sim_ecc_counts(int gpu) {
+    unsigned int current = 0, pending = 0;
+    nvmlReturn_t result = sim_ecc(gpu, &current, &pending);
+    return result == NVML_SUCCESS && current == 0 ? NVML_ERROR_NOT_SUPPORTED : result;
+}
+
 nvmlReturn_t sim_ecc_total(int gpu, const char *folder, uint64_t *count) {
     char key[128];
     uint64_t dram = 0, sram = 0;
+    nvmlReturn_t result = sim_ecc_counts(gpu);
+    if (result != NVML_SUCCESS)
+        return result;
     snprintf(key, sizeof key, "%s/dram", folder);
-    nvmlReturn_t result = sim_u64(gpu, key, &dram);
+    result = sim_u64(gpu, key, &dram);
     if (result != NVML_SUCCESS)
         return result;
     snprintf(key, sizeof key, "%s/sram", folder);
@@ -369,6 +378,12 @@ void sim_field(int gpu, nvmlFieldValue_t *field) {
         field->valueType = entry->type;
         switch (entry->kind) {
         case KEY:
+            if (strncmp(entry->key, "ecc/volatile", 12) == 0 || strncmp(entry->key, "ecc/aggregate", 13) == 0)
+                result = sim_ecc_counts(gpu);
+            else
+                result = NVML_SUCCESS;
+            if (result != NVML_SUCCESS)
+                break;
             if (entry->type == S32) {
                 result = sim_i64(gpu, entry->key, &number);
                 value = (uint64_t)number;

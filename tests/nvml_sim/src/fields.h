@@ -12,6 +12,8 @@ void sim_field(int gpu, nvmlFieldValue_t *field);
 
 /* Things that fields and functions both answer. */
 nvmlReturn_t sim_ecc(int gpu, unsigned int *current, unsigned int *pending);
+/* NVML_ERROR_NOT_SUPPORTED where ECC is off: nothing is counted then. */
+nvmlReturn_t sim_ecc_counts(int gpu);
 /* All errors of one kind: those in DRAM and in SRAM. `folder` is "ecc/<counter>/<kind>". */
 nvmlReturn_t sim_ecc_total(int gpu, const char *folder, uint64_t *count);
 nvmlReturn_t sim_mig(int gpu, unsigned int *current, unsigned int *pending);
