@@ -357,8 +357,8 @@ SKUS: tuple[Sku, ...] = (
 
 _A100_SXM4 = (A100_SXM4_40GB.id, A100_SXM4_80GB.id)
 _H200_SWITCHES = (
-    "ai-hpc.github.io, 'H200 Hardware Architecture': 8 GPUs and four NVSwitch 3.0 chips; NVIDIA vGPU documentation, 'NVIDIA NVSwitch',"
-    " has the HGX H200 8-GPU baseboard; the same baseboard as HGX H100"
+    "ai-hpc.github.io, 'H200 Hardware Architecture': 8 GPUs and four NVSwitch 3.0 chips; NVIDIA vGPU documentation,"
+    " 'NVIDIA NVSwitch', has the HGX H200 8-GPU baseboard"
 )
 SYSTEMS: tuple[System, ...] = (
     System(

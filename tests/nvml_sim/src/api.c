@@ -1436,8 +1436,8 @@ static nvmlReturn_t is_used(int gpu, bool *used) {
     return NVML_SUCCESS;
 }
 
-/* From Hopper on the mode is switched at once and lost at a reboot; Ampere keeps it in the InfoROM and needs a reset for
- * it, which this call does when nothing uses the GPU (MIG User Guide, "Enable MIG Mode"). */
+/* Ampere keeps the mode over a reboot, Hopper and later do not (README.md: sources). Either way this call resets the GPU
+ * to activate it, when nothing uses it (nvml.h). */
 static nvmlReturn_t set_mig(int gpu, unsigned int mode, nvmlReturn_t *status) {
     unsigned int current = 0, pending = 0, architecture = 0;
     char text[2] = {(char)('0' + mode), '\0'};

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 from xml.etree import ElementTree
 
@@ -50,6 +51,33 @@ def test_boxes_do_not_overlap_and_stay_inside(count: int, remote: str) -> None:
     for line in picture.iter("line"):
         x1, y1, x2, y2 = numbers(line, "x1", "y1", "x2", "y2")
         assert 0 <= min(x1, x2) <= max(x1, x2) <= width and 0 <= min(y1, y2) <= max(y1, y2) <= height
+
+
+@pytest.mark.parametrize("remote", ["switch", "gpu"])
+@pytest.mark.parametrize("count", [1, 8, 16])
+def test_everything_is_inside_the_picture_and_each_part_in_its_node(count: int, remote: str) -> None:
+    picture = parse(machine_of(count, remote))
+    _left, _top, width, height = (float(part) for part in picture.get("viewBox", "").split())
+    for text in picture.iter("text"):
+        x, y = numbers(text, "x", "y")
+        assert 0 < x < width and 8 < y < height, text.text
+    for rect in picture.iter("rect"):
+        x, y, w, h = numbers(rect, "x", "y", "width", "height")
+        assert 0 <= x <= x + w <= width and 0 <= y <= y + h <= height, rect.get("class")
+    nodes = [numbers(node, "x", "y", "width", "height") for node in of_class(picture, "rect", "node")]
+    boxes = [numbers(box, "x", "y", "width", "height") for box in of_class(picture, "rect", "box")]
+    for bar in of_class(picture, "rect", "switch"):
+        x, y, w, h = numbers(bar, "x", "y", "width", "height")
+        assert any(nx <= x and x + w <= nx + nw and ny <= y and y + h <= ny + nh for nx, ny, nw, nh in nodes)
+        # Between a switch and its GPUs there is room for the lines.
+        assert not any(bx < x + w and x < bx + bw and by < y + h and y < by + bh for bx, by, bw, bh in boxes)
+    for path in of_class(picture, "path", "nvlink"):
+        depths = [float(part) for part in re.findall(r"C\S+ (\S+) \S+ (\S+) ", path.get("d", ""))[0]]
+        start = float(re.findall(r"M\S+ (\S+) ", path.get("d", ""))[0])
+        # Three quarters of the way to the control points is how far the curve reaches.
+        reach = start + (depths[0] - start) * 0.75
+        assert depths[0] == depths[1]
+        assert 0 < reach < height
 
 
 def test_gpus_are_grouped_by_node_and_switch() -> None:
@@ -164,6 +192,24 @@ def test_a_bar_is_never_longer_than_its_track(value: float, full: float, share: 
     assert float(fill.get("width", "")) == pytest.approx(share * float(track.get("width", "")))
 
 
+def test_a_tick_stands_where_the_limit_is() -> None:
+    (tick,) = ElementTree.fromstring(drawing.bar(50, 400, "x", ticks=[300])).iter("line")
+    assert numbers(tick, "x1", "x2") == [63, 63]
+    (last,) = ElementTree.fromstring(drawing.bar(50, 400, "x", ticks=[400])).iter("line")
+    assert numbers(last, "x1", "x2") == [83, 83]
+
+
+def test_a_link_that_is_down_is_crossed_out_within_its_square() -> None:
+    links = [{"link": 0, "state": "active"}, {"link": 1, "state": "inactive"}, {"link": 2, "state": "sleep"}]
+    picture = ElementTree.fromstring(drawing.link_squares(links))
+    assert picture.get("aria-label") == "2 of 3 NVLinks up"
+    (line,) = picture.iter("line")
+    (square,) = of_class(picture, "rect", "down")
+    x, y, width, height = numbers(square, "x", "y", "width", "height")
+    x1, y1, x2, y2 = numbers(line, "x1", "y1", "x2", "y2")
+    assert x < x1 < x2 < x + width and y < y1 < y2 < y + height
+
+
 def test_the_shares_of_verdicts_fill_the_line() -> None:
     picture = ElementTree.fromstring(drawing.shares({"fail": 1, "pass": 3}))
     assert [numbers(part, "x", "width") for part in picture.iter("rect")] == [[0, 248], [250, 748]]
@@ -191,6 +237,25 @@ def test_what_is_no_time(text: object) -> None:
 
 def test_times_without_a_zone_are_utc() -> None:
     assert drawing.moment("2026-11-30T10:00:00") == drawing.moment("2026-11-30T10:00:00Z")
+
+
+def test_times_are_marked_in_proportion_and_within_the_axis() -> None:
+    since, until = drawing.moment("2026-11-01T00:00:00Z"), drawing.moment("2026-11-05T00:00:00Z")
+    assert since and until
+    times = ["2026-11-01T00:00:00Z", "2026-11-03T00:00:00Z", "2026-11-05T00:00:00Z"]
+    events = [{"time": time, "xid": 31, "pci_bus_id": f"{lane}"} for lane, time in enumerate(times)]
+    picture = ElementTree.fromstring(drawing.timeline(events, since, until, {"0": "GPU 0"}))
+    _left, _top, width, height = (float(part) for part in picture.get("viewBox", "").split())
+    marks = [[float(n) for n in re.findall(r"M(\S+) (\S+)", mark.get("d", ""))[0]] for mark in picture.iter("path")]
+    assert marks[1][0] - marks[0][0] == pytest.approx(marks[2][0] - marks[1][0])
+    (axis, *_rest) = of_class(picture, "line", "axis")
+    assert [marks[0][0], marks[2][0]] == numbers(axis, "x1", "x2")
+    # A lane for each GPU, below one another.
+    assert len({y for _x, y in marks}) == 3
+    for text in picture.iter("text"):
+        x, y = numbers(text, "x", "y")
+        assert 0 < x < width and 0 < y < height
+    assert "GPU 0" in texts(picture)
 
 
 def test_xids_at_the_same_time_do_not_write_over_one_another() -> None:

@@ -49,6 +49,7 @@ def test_hosts_are_gravest_first_and_in_natural_order(hosts: list[fleet.Host]) -
     assert table[1] == ["dgx-3", "\N{MULTIPLICATION X} unreachable", "ssh: <no route>"]
     assert table[2][1:] == ["\N{MULTIPLICATION X} could not be examined", "no python"]
     assert table[3][1:4] == ["\N{MULTIPLICATION X} fail", "\N{CHECK MARK} pass", "\N{MULTIPLICATION X} 1 fail"]
+    assert table[4][0] == "dgx-1 1 \N{MULTIPLICATION SIGN} NVIDIA A100-SXM4-80GB, driver 580.159.04"
     assert table[4][1:3] == ["! warn", "! 1 warn"]
     assert {len(row) for row in table[3:]} == {len(table[0])}
 

@@ -171,6 +171,61 @@ def test_a_row_has_the_readings_of_its_gpu(troubled: Page) -> None:
     assert "no errors" in table["0"][5]
 
 
+def row_of(gpu: dict[str, t.Any]) -> dict[str, str]:
+    """The cells of one GPU's row, by their headings."""
+    headings, cells = rows(Page(render(example.result([gpu]))).section("gpus"))[:2]
+    return dict(zip(headings, cells, strict=True))
+
+
+def test_modes_and_errors_are_in_words() -> None:
+    gpu = example.gpu(0)
+    gpu["ecc"].update(pending="disabled", volatile={"corrected": 2, "uncorrected": None})
+    gpu["mig_mode"] = {"current": "disabled", "pending": "enabled"}
+    gpu["compute_mode"] = "prohibited"
+    gpu["clocks_event_reasons"] = ["gpu_idle", "sw_power_cap"]
+    gpu["nvlink"]["links"][3]["errors"] = {"replay": 2, "recovery": 1, "crc": None}
+    row = row_of(gpu)
+    assert row["ECC"] == "enabled, disabled after a reboot 2 corrected since driver load"
+    assert row["Modes"] == (
+        "persistence enabled MIG disabled, enabled after a reset compute mode prohibited held back: sw_power_cap"
+    )
+    assert row["NVLinks"].startswith("12 of 12 up")
+    assert row["NVLinks"].endswith(" 3 link errors")
+    assert row["Replaced rows"] == "none"
+
+
+def test_ecc_that_does_not_tell_its_errors_is_not_called_free_of_them() -> None:
+    gpu = example.gpu(0)
+    assert row_of(gpu)["ECC"] == "enabled no errors"
+    nothing = {"corrected": None, "uncorrected": None}
+    gpu["ecc"].update(volatile=nothing, aggregate=nothing)
+    assert row_of(gpu)["ECC"] == "enabled errors not told"
+    gpu["ecc"].update(volatile={"corrected": None, "uncorrected": 0})
+    assert row_of(gpu)["ECC"] == "enabled no errors"
+    gpu["ecc"]["supported"] = False
+    assert row_of(gpu)["ECC"] == "no ECC"
+
+
+def test_a_power_bar_reaches_to_the_card_s_maximum() -> None:
+    gpu = example.gpu(0)
+    gpu["power"].update(usage_watts=100.0, limit_enforced_watts=200.0)
+    section = Page(render(example.result([gpu]))).section("gpus")
+    assert section is not None
+    (picture,) = [picture for picture in section.iter("svg") if picture.get("aria-label") == "100 of 200 W"]
+    track, fill = picture.iter("rect")
+    assert float(fill.get("width", "")) == float(track.get("width", "")) / 4
+    (tick,) = picture.iter("line")
+    assert float(tick.get("x1", "")) == float(track.get("width", "")) / 2
+
+
+def test_a_gpu_without_a_bus_id_has_the_checks_of_its_index() -> None:
+    gpu = {**example.gpu(0), "pci_bus_id": None}
+    found = example.result([gpu], [example.check("ecc.rows", "fail", subject="GPU-uuid", index=0)])
+    assert rows(Page(render(found)).section("gpus"))[1][5].endswith("fail")
+    other = example.result([gpu], [example.check("ecc.rows", "fail", subject="GPU-uuid", index=1)])
+    assert "fail" not in " ".join(rows(Page(render(other)).section("gpus"))[1])
+
+
 def test_each_nvlink_is_a_square_and_one_that_is_down_is_told(troubled: Page) -> None:
     section = troubled.section("gpus")
     assert section is not None
