@@ -9,7 +9,6 @@ import functools
 import os
 import shutil
 import subprocess
-import tempfile
 import typing as t
 from pathlib import Path
 
@@ -39,15 +38,6 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> t.Callable[[str], Pat
         return directory
 
     return template
-
-
-@pytest.fixture
-def tmp_path() -> t.Iterator[Path]:
-    """A state has more than a thousand small files, and is made for each test: in memory, where there is such a place."""
-    memory = Path("/dev/shm")
-    usable = memory.is_dir() and os.access(memory, os.W_OK)
-    with tempfile.TemporaryDirectory(prefix="nvml-sim-", dir=memory if usable else None) as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(name="make_simulation")

@@ -6,22 +6,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import importlib
-import io
 import json
 import os
 import shutil
 import subprocess
 import sys
-import traceback
 import typing as t
 from pathlib import Path
 
 import pytest
-
-from ansible.module_utils.testing import patch_module_args
 
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST_TARGET = (3, 9)
@@ -54,16 +48,60 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("interpreter", list(interpreters().values()), ids=list(interpreters()))
 
 
+class ModuleServer:
+    """Runs modules in forks of one process (module_server.py), which is started when it is needed."""
+
+    def __init__(self, libraries: Path) -> None:
+        self._libraries = str(libraries)
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, module: str, arguments: t.Mapping[str, t.Any], environment: dict[str, str]) -> tuple[int, str]:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-B", str(ROOT / "tests" / "unit" / "module_server.py")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={
+                    **os.environ,
+                    "LD_LIBRARY_PATH": self._libraries,
+                    "PYTHONPATH": str(ROOT / "collections"),
+                },
+            )
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(
+            json.dumps({"module": module, "arguments": arguments, "environment": environment}) + "\n"
+        )
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        return answer["status"], answer["output"]
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.communicate()
+
+
 class NvmlSim:
     """The simulated NVML library, built, and its states (tests/nvml_sim/README.md)."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, templates: Path) -> None:
         self.tool = folder / "nvml-sim"
         self.libraries = folder / "build"
+        self._templates = templates
+        self._made: dict[tuple[str, ...], Path] = {}
+        self.server = ModuleServer(self.libraries)
 
     def create(self, profile: str, state: Path, *options: str) -> Path:
-        command = [str(self.tool), "create", "--profile", profile, *options, str(state)]
-        subprocess.run(command, check=True, capture_output=True)
+        """Each kind of state is made once, and copied: that is quicker."""
+        wanted = (profile, *options)
+        if wanted not in self._made:
+            template = self._templates / str(len(self._made))
+            command = [str(self.tool), "create", "--profile", profile, *options, str(template)]
+            subprocess.run(command, check=True, capture_output=True)
+            self._made[wanted] = template
+        if "--replace" in options and state.exists():
+            shutil.rmtree(state)
+        shutil.copytree(self._made[wanted], state, symlinks=True)
         return state
 
     def environment(self, state: Path) -> dict[str, str]:
@@ -72,11 +110,13 @@ class NvmlSim:
 
 
 @pytest.fixture(scope="session")
-def nvml_sim() -> NvmlSim:
+def nvml_sim(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[NvmlSim]:
     folder = ROOT / "tests" / "nvml_sim"
     built = subprocess.run(["make", "-C", str(folder)], capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
-    return NvmlSim(folder)
+    sim = NvmlSim(folder, tmp_path_factory.mktemp("states"))
+    yield sim
+    sim.server.stop()
 
 
 class SimulatedHost:
@@ -122,7 +162,9 @@ class SimulatedHost:
         if (self.state / "sysfs").is_dir():
             params.setdefault("sysfs_root", str(self.state / "sysfs"))
         arguments = {**params, "_ansible_check_mode": check_mode, "_ansible_diff": diff}
-        run = self._run_forked if self.interpreter is None else self._run_elsewhere
+        # Where libraries are looked for is settled when a process starts.
+        quickly = self.interpreter is None and self.environment["LD_LIBRARY_PATH"] == str(self.sim.libraries)
+        run = self._run_forked if quickly else self._run_elsewhere
         code, output = run(module, json.dumps(arguments))
         assert output.lstrip().startswith("{"), output
         result: dict[str, t.Any] = json.loads(output)
@@ -137,7 +179,7 @@ class SimulatedHost:
     def _run_elsewhere(self, module: str, arguments: str) -> tuple[int, str]:
         """In a new process, which finds there what it would find on a host, and nothing else."""
         done = subprocess.run(
-            [str(self.interpreter), "-B", "-c", _RUN_MODULE, module],
+            [self.interpreter or sys.executable, "-B", "-c", _RUN_MODULE, module],
             input=arguments,
             env={"PYTHONPATH": f"{self.libraries}:{ROOT / 'collections'}", **self.environment},
             cwd=self.libraries,
@@ -148,35 +190,7 @@ class SimulatedHost:
         return done.returncode, done.stdout or done.stderr
 
     def _run_forked(self, module: str, arguments: str) -> tuple[int, str]:
-        """In a fork of this process, which has Ansible loaded already: twenty times as quick."""
-        code = importlib.import_module(f"ansible_collections.baremetal.inference.plugins.modules.{module}")
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            status = 70
-            try:
-                os.close(reader)
-                for stream in (1, 2):
-                    os.dup2(writer, stream)
-                os.environ.clear()
-                os.environ.update(self.environment)
-                # Loaded under its own name, so that pynvml gets this one when it asks the loader.
-                ctypes.CDLL(str(self.sim.libraries / "libnvidia-ml.so.1"))
-                sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding="utf-8")
-                with patch_module_args(json.loads(arguments)):
-                    code.main()
-            except SystemExit as leaving:
-                status = int(leaving.code or 0)
-            except BaseException:
-                os.write(2, traceback.format_exc().encode())
-                raise
-            finally:
-                sys.stdout.flush()
-                os._exit(status)
-        os.close(writer)
-        with open(reader, encoding="utf-8") as told:
-            output = told.read()
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), output
+        return self.sim.server.run(module, json.loads(arguments), self.environment)
 
 
 _RUN_MODULE = """

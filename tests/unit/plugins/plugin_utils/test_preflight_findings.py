@@ -60,6 +60,8 @@ def test_checks_that_differ_in_subject_alone_are_one_finding() -> None:
         ([f"{example.bus_id(0)} - {example.bus_id(3)}"], "GPU 0 and GPU 3"),
         ([f"{example.bus_id(0)} - {example.bus_id(n)}" for n in range(1, 7)], "6 pairs of GPUs"),
         (["0000:ff:00.0"], "0000:ff:00.0"),
+        ([f"n{n}" for n in range(6)], "n0, n1, n2, n3, n4, n5"),
+        ([f"{example.bus_id(0)} - {example.bus_id(n)}" for n in (1, 2)], "GPU 0 and GPU 1, GPU 0 and GPU 2"),
         (["host", example.bus_id(1)], "host, GPU 1 (0000:0f:00.0)"),
     ],
 )
@@ -73,10 +75,17 @@ def test_the_health_of_a_gpu_is_what_is_grave_about_it() -> None:
             example.check("mig.mode", "info", subject=example.bus_id(0), index=0),
             example.check("ecc.rows", "warn", subject=example.bus_id(1), index=1),
             example.check("driver.answers", "fail", index=2),
+            example.check("driver.bound", "fail", subject=example.bus_id(3)),
             example.check("host.disk", "fail"),
         ]
     )
-    assert [findings.gpu_health(result, gpu) for gpu in result["gpus"]] == ["pass", "warn", "fail", *["pass"] * 5]
+    assert [findings.gpu_health(result, gpu) for gpu in result["gpus"]] == [
+        "pass",
+        "warn",
+        "fail",
+        "fail",
+        *["pass"] * 4,
+    ]
 
 
 def test_groups_come_in_their_order_and_unknown_ones_last() -> None:

@@ -333,6 +333,26 @@ def test_every_check_is_in_the_table(troubled: Page) -> None:
     assert named == {check["check"] for check in example.troubled()["checks"]}
 
 
+def test_a_check_with_several_outcomes_is_named_once() -> None:
+    checks = [
+        example.check("pcie.replays", "info", title="Replays", subject=example.bus_id(n), index=n, observed=f"{n}")
+        for n in (1, 2, 3)
+    ]
+    table = rows(Page(render(example.result(checks=checks))).section("checks"))
+    lines = [row for row in table if len(row) > 2 and row[3] in ("1", "2", "3")]
+    assert [row[1] for row in lines] == ["Replays pcie.replays", "", ""]
+    assert [row[2].split()[1] for row in lines] == ["1", "2", "3"]
+
+
+def test_only_warnings_and_failures_of_pairs_mark_the_matrix() -> None:
+    pair = f"{example.bus_id(0)} - {example.bus_id(1)}"
+    checks = [
+        example.check("nvlink.pair", "info", subject=pair),
+        example.check("ecc.x", "fail", subject=example.bus_id(0)),
+    ]
+    assert Page(render(example.result(checks=checks))).find("td", class_="trouble") == []
+
+
 def test_the_json_beside_is_linked_and_only_then(troubled: Page) -> None:
     assert [link.get("href") for link in troubled.find("footer")[0].iter("a")] == ["dgx-01.json"]
     assert list(Page(render(example.result())).find("footer")[0].iter("a")) == []
