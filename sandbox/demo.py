@@ -249,6 +249,7 @@ Ask it yourself:
     -H "Authorization: Bearer $(cat {key_file})" -H "Content-Type: application/json" \\
     -d '{{"model": "{MODEL}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
 
+Look at it    {ROOT / "preflight-reports" / HOST}.html    (the page that playbooks/preflight.yml writes)
 Look around   {HOSTS} exec {HOST} journalctl -u vllm@main -u nginx
 Tear down     make demo-down
 """
@@ -275,6 +276,8 @@ def up() -> None:
         play(run, "Prepare GPUs, engine and model", ROOT / "sandbox" / "prepare.yml")
     with run.phase("Deploy site.yml"):
         play(run, "Deploy site.yml", ROOT / "site.yml")
+    with run.phase("Preflight report"):
+        play(run, "Preflight report", ROOT / "sandbox" / "preflight.yml")
     with run.phase("Prove it"):
         gpus = ask_gpus()
         address = next(h["address"] for h in json.loads(call(HOSTS, "list", "--json")) if h["name"] == HOST)
