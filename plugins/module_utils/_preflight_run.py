@@ -12,6 +12,7 @@ Nothing that cannot be read ends it. That is a verdict; only wrong options are a
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import typing as t
@@ -95,9 +96,10 @@ def check_options(params: t.Mapping[str, t.Any]) -> None:
         if not os.path.isdir(params[option]):
             raise wrong(option, "It is no directory on this host: leave the option out for the system's own.")
     for option in ("kernel_log_days", "soak_minutes", "gpu_count", "model_bytes"):
-        if (params[option] or 0) < 0:
+        # Infinity and "not a number" are floats too.
+        if not 0 <= (params[option] or 0) < math.inf:
             raise wrong(option, "Expected a number from 0.")
-    if params["cuda_timeout"] <= 0:
+    if not 0 < params["cuda_timeout"] < math.inf:
         raise wrong("cuda_timeout", "Expected a number of seconds above 0.")
     if not _VERSION.fullmatch(params["min_driver_version"]):
         raise wrong("min_driver_version", "Expected a branch as 580, or a version as 580.95.05.")

@@ -122,7 +122,7 @@ EXAMPLES = r"""
       ansible.builtin.systemd_service:
         name: "{{ item }}"
         state: stopped
-      loop: [vllm.target, nvidia-dcgm.service, nvidia-persistenced.service]
+      loop: [vllm@main.service, nvidia-dcgm.service, nvidia-persistenced.service]
 
     - name: Reset the GPUs of the NVLink domain if a link is down
       baremetal.inference.nvlink_reset:
@@ -133,7 +133,7 @@ EXAMPLES = r"""
       ansible.builtin.systemd_service:
         name: "{{ item }}"
         state: started
-      loop: [nvidia-persistenced.service, nvidia-dcgm.service, vllm.target]
+      loop: [nvidia-persistenced.service, nvidia-dcgm.service, vllm@main.service]
 
 - name: Restart Fabric Manager if the links are up and lead nowhere
   baremetal.inference.nvlink_reset:
