@@ -18,7 +18,7 @@ import contextlib
 import getpass
 import os
 import typing as t
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_errors import GpuFailure
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_select import ALL, select_gpus
@@ -89,8 +89,49 @@ class GpuPlan(t.Generic[State]):
     device: Device
     before: State
     change: t.Callable[[], None] | None
+    wanted: t.Any = None
     failure: GpuFailure | None = None
     changed: bool = False
+    # What it is like afterwards; in check mode, what it would be.
+    after: State = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.after = self.before
+
+
+def converge(
+    params: t.Mapping[str, t.Any],
+    *,
+    observe: t.Callable[[Device], State],
+    decide: t.Callable[[Device, State], tuple[t.Any, t.Callable[[], None] | None]],
+    foresee: t.Callable[[State, t.Any], State],
+    verify: t.Callable[[GpuPlan[State]], None],
+    check_mode: bool,
+    warn: t.Callable[[str], None],
+) -> list[GpuPlan[State]]:
+    """Bring the selected GPUs to what is wanted of each, in one NVML session.
+
+    ``decide`` gives what is wanted of a GPU and the change that brings it there, or raises GpuFailure, and then nothing
+    is changed on any. ``foresee`` is the state that the change would lead to. ``verify`` sets a plan's failure where the
+    change was made and does not show. The caller passes the plans to ``raise_failures``.
+    """
+    with selected_gpus(params, warn) as devices:
+        plans = []
+        for device in devices:
+            before = observe(device)
+            wanted, change = decide(device, before)
+            plans.append(GpuPlan(device=device, before=before, change=change, wanted=wanted))
+        carry_out(plans, check_mode=check_mode, warn=warn)
+        for plan in plans:
+            # What was not touched needs no second reading.
+            if check_mode and plan.changed:
+                plan.after = foresee(plan.before, plan.wanted)
+            elif not check_mode and plan.change:
+                plan.after = read_after(plan, observe)
+                if plan.changed and plan.failure is None:
+                    verify(plan)
+                    plan.changed = plan.failure is None
+    return plans
 
 
 def carry_out(plans: t.Sequence[GpuPlan[t.Any]], *, check_mode: bool, warn: t.Callable[[str], None]) -> None:
@@ -151,6 +192,14 @@ def read_after(plan: GpuPlan[State], read: t.Callable[[Device], State]) -> State
 def diff(header: str, before: t.Mapping[str, t.Any], after: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     """For Ansible's --diff: values by GPU, before and after."""
     return {"before_header": header, "after_header": header, "before": dict(before), "after": dict(after)}
+
+
+def diff_of(header: str, plans: t.Sequence[GpuPlan[State]], value: t.Callable[[State], t.Any]) -> dict[str, t.Any]:
+    return diff(
+        header,
+        {key_of(plan.device.identity): value(plan.before) for plan in plans},
+        {key_of(plan.device.identity): value(plan.after) for plan in plans},
+    )
 
 
 def key_of(identity: GpuIdentity) -> str:

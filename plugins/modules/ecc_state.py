@@ -231,12 +231,9 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.baremetal.inference.plugins.module_utils._ecc import ecc_change_needed, ecc_reboot_required
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_changes import (
     GpuPlan,
-    carry_out,
-    diff,
-    key_of,
+    converge,
+    diff_of,
     raise_failures,
-    read_after,
-    selected_gpus,
 )
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_errors import GpuFailure
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_model import EccState, RemappedRows, as_dict
@@ -274,64 +271,58 @@ def set_mode(device: Device, wanted: str, observed: Observed) -> None:
         raise
 
 
-def result_of(plan: GpuPlan[Observed], after: Observed, wanted: str) -> dict[str, t.Any]:
-    ecc = after.ecc
+def result_of(plan: GpuPlan[Observed]) -> dict[str, t.Any]:
+    ecc, rows = plan.after.ecc, plan.after.remapped_rows
     return {
         **vars(plan.device.identity),
-        "name": after.name,
+        "name": plan.after.name,
         "supported": ecc.supported,
         "current": ecc.current,
         "pending": ecc.pending,
         "default": ecc.default,
-        "wanted": wanted,
+        "wanted": plan.wanted,
         "changed": plan.changed,
         "reboot_required": ecc_reboot_required(ecc),
-        "mig_mode": after.mig_mode,
+        "mig_mode": plan.after.mig_mode,
         "volatile": vars(ecc.volatile),
         "aggregate": vars(ecc.aggregate),
-        "remapped_rows": None if after.remapped_rows is None else as_dict(after.remapped_rows),
+        "remapped_rows": None if rows is None else as_dict(rows),
     }
 
 
-def verify(plan: GpuPlan[Observed], after: Observed, wanted: str) -> None:
+def verify(plan: GpuPlan[Observed]) -> None:
     """A mode that was set and does not show is a failure of its own: the driver said yes and did no."""
-    if plan.changed and plan.failure is None and after.ecc.pending != wanted:
-        plan.changed = False
+    if plan.after.ecc.pending != plan.wanted:
         plan.failure = GpuFailure(
-            f"{plan.device.identity.label()}: NVML accepted ECC {wanted}, and the mode of the next reboot still reads"
-            f" {after.ecc.pending}. Look at the kernel log of that time for NVRM and Xid lines.",
+            f"{plan.device.identity.label()}: NVML accepted ECC {plan.wanted}, and the mode of the next reboot still"
+            f" reads {plan.after.ecc.pending}. Look at the kernel log of that time for NVRM and Xid lines.",
             reason="not_taken",
         )
 
 
 def run(params: t.Mapping[str, t.Any], *, check_mode: bool, warn: t.Callable[[str], None]) -> dict[str, t.Any]:
     wanted: str = params["state"]
-    with selected_gpus(params, warn) as devices:
-        plans = []
-        for device in devices:
-            observed = observe(device)
-            needed = ecc_change_needed(device.identity, observed.ecc, wanted)
-            change = (lambda gpu=device, seen=observed: set_mode(gpu, wanted, seen)) if needed else None
-            plans.append(GpuPlan(device=device, before=observed, change=change))
-        carry_out(plans, check_mode=check_mode, warn=warn)
-        results = []
-        for plan in plans:
-            if check_mode:
-                ecc = plan.before.ecc
-                after = replace(plan.before, ecc=replace(ecc, pending=wanted if plan.changed else ecc.pending))
-            else:
-                # What was not touched needs no second reading.
-                after = read_after(plan, observe) if plan.change else plan.before
-                verify(plan, after, wanted)
-            results.append(result_of(plan, after, wanted))
+
+    def decide(device: Device, observed: Observed) -> tuple[str, t.Callable[[], None] | None]:
+        needed = ecc_change_needed(device.identity, observed.ecc, wanted)
+        return wanted, (lambda: set_mode(device, wanted, observed)) if needed else None
+
+    plans = converge(
+        params,
+        observe=observe,
+        decide=decide,
+        foresee=lambda observed, mode: replace(observed, ecc=replace(observed.ecc, pending=mode)),
+        verify=verify,
+        check_mode=check_mode,
+        warn=warn,
+    )
+    results = [result_of(plan) for plan in plans]
     raise_failures(plans, results)
-    before = {key_of(plan.device.identity): plan.before.ecc.pending for plan in plans}
-    now = {key_of(plan.device.identity): result["pending"] for plan, result in zip(plans, results)}
     return {
         "changed": any(plan.changed for plan in plans),
         "reboot_required": any(result["reboot_required"] for result in results),
         "gpus": results,
-        "diff": diff("ECC mode of the next reboot", before, now),
+        "diff": diff_of("ECC mode of the next reboot", plans, lambda observed: observed.ecc.pending),
     }
 
 

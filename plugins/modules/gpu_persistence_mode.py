@@ -133,12 +133,9 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_changes import (
     GpuPlan,
-    carry_out,
-    diff,
-    key_of,
+    converge,
+    diff_of,
     raise_failures,
-    read_after,
-    selected_gpus,
 )
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_errors import GpuFailure
 from ansible_collections.baremetal.inference.plugins.module_utils._module import gpu_argument_spec, run_gpu_module
@@ -156,42 +153,40 @@ def observe(device: Device) -> str:
     return mode
 
 
-def verify(plan: GpuPlan[str], after: str, wanted: str) -> None:
+def verify(plan: GpuPlan[str]) -> None:
     """A mode that was set and does not show is a failure of its own."""
-    if plan.changed and plan.failure is None and after != wanted:
-        plan.changed = False
+    if plan.after != plan.wanted:
         plan.failure = GpuFailure(
-            f"{plan.device.identity.label()}: NVML accepted persistence mode {wanted}, and it still reads {after}. Look"
-            " whether nvidia-persistenced sets it back (journalctl -u nvidia-persistenced), and in the kernel log.",
+            f"{plan.device.identity.label()}: NVML accepted persistence mode {plan.wanted}, and it still reads"
+            f" {plan.after}. Look whether nvidia-persistenced sets it back (journalctl -u nvidia-persistenced), and in"
+            " the kernel log.",
             reason="not_taken",
         )
 
 
 def run(params: t.Mapping[str, t.Any], *, check_mode: bool, warn: t.Callable[[str], None]) -> dict[str, t.Any]:
     wanted: str = params["state"]
-    with selected_gpus(params, warn) as devices:
-        plans = []
-        for device in devices:
-            mode = observe(device)
-            change = (lambda gpu=device: gpu.set_persistence_mode(wanted == "enabled")) if mode != wanted else None
-            plans.append(GpuPlan(device=device, before=mode, change=change))
-        carry_out(plans, check_mode=check_mode, warn=warn)
-        results = []
-        for plan in plans:
-            if check_mode:
-                after = wanted if plan.changed else plan.before
-            else:
-                # What was not touched needs no second reading.
-                after = read_after(plan, observe) if plan.change else plan.before
-                verify(plan, after, wanted)
-            results.append({**vars(plan.device.identity), "persistence_mode": after, "changed": plan.changed})
+
+    def decide(device: Device, mode: str) -> tuple[str, t.Callable[[], None] | None]:
+        return wanted, None if mode == wanted else (lambda: device.set_persistence_mode(wanted == "enabled"))
+
+    plans = converge(
+        params,
+        observe=observe,
+        decide=decide,
+        foresee=lambda before, after: str(after),
+        verify=verify,
+        check_mode=check_mode,
+        warn=warn,
+    )
+    results = [
+        {**vars(plan.device.identity), "persistence_mode": plan.after, "changed": plan.changed} for plan in plans
+    ]
     raise_failures(plans, results)
-    before = {key_of(plan.device.identity): plan.before for plan in plans}
-    now = {key_of(plan.device.identity): result["persistence_mode"] for plan, result in zip(plans, results)}
     return {
         "changed": any(plan.changed for plan in plans),
         "gpus": results,
-        "diff": diff("persistence mode", before, now),
+        "diff": diff_of("persistence mode", plans, lambda mode: mode),
     }
 
 

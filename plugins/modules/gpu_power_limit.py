@@ -210,15 +210,12 @@ from dataclasses import dataclass, replace
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_changes import (
     GpuPlan,
-    carry_out,
-    diff,
-    key_of,
+    converge,
+    diff_of,
     raise_failures,
-    read_after,
-    selected_gpus,
 )
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_errors import GpuFailure
-from ansible_collections.baremetal.inference.plugins.module_utils._gpu_model import GpuIdentity, PowerState
+from ansible_collections.baremetal.inference.plugins.module_utils._gpu_model import PowerState
 from ansible_collections.baremetal.inference.plugins.module_utils._module import gpu_argument_spec, run_gpu_module
 from ansible_collections.baremetal.inference.plugins.module_utils._nvml import Device
 from ansible_collections.baremetal.inference.plugins.module_utils._power import (
@@ -255,32 +252,33 @@ def wanted_limit(params: t.Mapping[str, t.Any]) -> WantedLimit:
     return WantedLimit(watts=watts, percent=percent, named=params["limit"])
 
 
-def verify(plan: GpuPlan[Observed], after: Observed, limit: float) -> None:
+def verify(plan: GpuPlan[Observed]) -> None:
     """A limit that was set and does not show is a failure of its own."""
-    if plan.changed and plan.failure is None and not same_limit(after.power.limit_requested_watts, limit):
-        plan.changed = False
+    requested = plan.after.power.limit_requested_watts
+    if not same_limit(requested, plan.wanted):
         plan.failure = GpuFailure(
-            f"{plan.device.identity.label()}: NVML accepted a power limit of {limit:g} W, and it still reads"
-            f" {after.power.limit_requested_watts:g} W. Look whether something else sets limits on this host (dcgm,"
-            " nvidia-smi in a boot script), and in the kernel log of that time for NVRM and Xid lines.",
+            f"{plan.device.identity.label()}: NVML accepted a power limit of {plan.wanted:g} W, and it still reads"
+            f" {requested} W. Look whether something else sets limits on this host (dcgm, nvidia-smi in a boot script),"
+            " and in the kernel log of that time for NVRM and Xid lines.",
             reason="not_taken",
         )
 
 
-def warn_of(
-    states: t.Sequence[tuple[GpuIdentity, PowerState, str | None, float]], warn: t.Callable[[str], None]
-) -> None:
+def warn_of(plans: t.Sequence[GpuPlan[Observed]], warn: t.Callable[[str], None]) -> None:
     """Tell what setting alone does not do: limits that something else holds lower, and limits that will not last."""
-    for gpu, power, _mode, _limit in states:
+    for plan in plans:
+        power = plan.after.power
         if enforced_below_requested(power):
             warn(
-                f"{gpu.label()}: {power.limit_requested_watts:g} W are asked for and {power.limit_enforced_watts:g} W are"
-                " enforced: something outside of the driver holds it lower, as a power cap of the BMC or of the chassis."
+                f"{plan.device.identity.label()}: {power.limit_requested_watts:g} W are asked for and"
+                f" {power.limit_enforced_watts:g} W are enforced: something outside of the driver holds it lower, as a"
+                " power cap of the BMC or of the chassis."
             )
     fleeting = [
-        gpu.label()
-        for gpu, power, mode, limit in states
-        if mode == "disabled" and not same_limit(limit, power.limit_default_watts)
+        plan.device.identity.label()
+        for plan in plans
+        if plan.after.persistence_mode == "disabled"
+        and not same_limit(plan.wanted, plan.after.power.limit_default_watts)
     ]
     if fleeting:
         warn(
@@ -289,53 +287,48 @@ def warn_of(
         )
 
 
-def result_of(plan: GpuPlan[Observed], after: Observed, limit: float) -> dict[str, t.Any]:
+def result_of(plan: GpuPlan[Observed]) -> dict[str, t.Any]:
     return {
         **vars(plan.device.identity),
-        "name": after.name,
-        "wanted_watts": limit,
-        **vars(after.power),
-        "enforced_below_requested": enforced_below_requested(after.power),
-        "persistence_mode": after.persistence_mode,
+        "name": plan.after.name,
+        "wanted_watts": plan.wanted,
+        **vars(plan.after.power),
+        "enforced_below_requested": enforced_below_requested(plan.after.power),
+        "persistence_mode": plan.after.persistence_mode,
         "changed": plan.changed,
     }
 
 
-def predicted(observed: Observed, limit: float) -> Observed:
+def foresee(observed: Observed, limit: float) -> Observed:
     """What the driver would be told. What would be enforced then, only setting shows: so no difference is claimed."""
     return replace(observed, power=replace(observed.power, limit_requested_watts=limit, limit_enforced_watts=None))
 
 
 def run(params: t.Mapping[str, t.Any], *, check_mode: bool, warn: t.Callable[[str], None]) -> dict[str, t.Any]:
     wanted = wanted_limit(params)
-    with selected_gpus(params, warn) as devices:
-        plans, limits = [], []
-        for device in devices:
-            observed = observe(device)
-            limit = wanted_watts(device.identity, observed.power, wanted)
-            needed = not same_limit(observed.power.limit_requested_watts, limit)
-            change = (lambda gpu=device, watts=limit: gpu.set_power_limit(round(watts * 1000))) if needed else None
-            plans.append(GpuPlan(device=device, before=observed, change=change))
-            limits.append(limit)
-        carry_out(plans, check_mode=check_mode, warn=warn)
-        results, states = [], []
-        for plan, limit in zip(plans, limits):
-            if check_mode:
-                after = predicted(plan.before, limit) if plan.changed else plan.before
-            else:
-                # What was not touched needs no second reading.
-                after = read_after(plan, observe) if plan.change else plan.before
-                verify(plan, after, limit)
-            states.append((plan.device.identity, after.power, after.persistence_mode, limit))
-            results.append(result_of(plan, after, limit))
-        warn_of(states, warn)
+
+    def decide(device: Device, observed: Observed) -> tuple[float, t.Callable[[], None] | None]:
+        limit = wanted_watts(device.identity, observed.power, wanted)
+        if same_limit(observed.power.limit_requested_watts, limit):
+            return limit, None
+        return limit, lambda: device.set_power_limit(round(limit * 1000))
+
+    plans = converge(
+        params,
+        observe=observe,
+        decide=decide,
+        foresee=foresee,
+        verify=verify,
+        check_mode=check_mode,
+        warn=warn,
+    )
+    warn_of(plans, warn)
+    results = [result_of(plan) for plan in plans]
     raise_failures(plans, results)
-    before = {key_of(plan.device.identity): plan.before.power.limit_requested_watts for plan in plans}
-    now = {key_of(plan.device.identity): result["limit_requested_watts"] for plan, result in zip(plans, results)}
     return {
         "changed": any(plan.changed for plan in plans),
         "gpus": results,
-        "diff": diff("power limit in watts", before, now),
+        "diff": diff_of("power limit in watts", plans, lambda observed: observed.power.limit_requested_watts),
     }
 
 

@@ -51,3 +51,11 @@ def test_a_gpu_without_it(simulated_host: SimulatedHost) -> None:
     result = simulated_host.run("gpu_persistence_mode")
     assert result["reason"] == "persistence_mode_not_supported" and result["gpu"]["index"] == 1
     assert simulated_host.run("gpu_persistence_mode", gpus=["0"], check_mode=True)["changed"], "GPU 0 was left alone"
+
+
+def test_the_driver_says_yes_and_does_no(simulated_host: SimulatedHost) -> None:
+    simulated_host.create("dgx-a100-80gb", "--gpus", "2")
+    simulated_host.fault("nvmlDeviceSetPersistenceMode gpu0 = SUCCESS")
+    result = simulated_host.run("gpu_persistence_mode")
+    assert result["reason"] == "not_taken" and result["failed_gpus"] == ["0000:07:00.0"]
+    assert result["changed_gpus"] == ["0000:0f:00.0"] and column(result, "changed") == [False, True]

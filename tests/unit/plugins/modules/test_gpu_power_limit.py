@@ -135,3 +135,11 @@ def test_wishes_that_are_wrong(simulated_host: SimulatedHost, params: dict[str, 
     result = simulated_host.run("gpu_power_limit", **params)
     assert result["failed"] and told in result["msg"]
     assert not simulated_host.run("gpu_power_limit", limit="default")["changed"], "nothing was changed"
+
+
+def test_the_driver_says_yes_and_does_no(simulated_host: SimulatedHost) -> None:
+    simulated_host.create("dgx-a100-80gb", "--gpus", "2")
+    simulated_host.fault("nvmlDeviceSetPowerManagementLimit gpu0 = SUCCESS")
+    result = simulated_host.run("gpu_power_limit", watts=300)
+    assert result["reason"] == "not_taken" and result["failed_gpus"] == ["0000:07:00.0"]
+    assert result["changed_gpus"] == ["0000:0f:00.0"] and column(result, "changed") == [False, True]
