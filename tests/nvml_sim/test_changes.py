@@ -162,8 +162,12 @@ def ask_as_user(simulation: Simulation, *calls: Call) -> list[t.Any]:
 
 @pytest.fixture(name="open_path")
 def fixture_open_path(tmp_path: Path) -> Path:
-    """A folder of one's own is closed to others; here they may look."""
+    """A folder of one's own is closed to others, and so are those of pytest above it; here they may pass and look."""
     tmp_path.chmod(0o755)
+    for folder in tmp_path.parents:
+        if folder.stat().st_uid != os.geteuid() or folder.stat().st_mode & 0o001:
+            break
+        folder.chmod(folder.stat().st_mode | 0o011)
     return tmp_path
 
 
