@@ -9,8 +9,9 @@ name: vllm_placement
 short_description: Judge the instances of the vllm_service role against what their host has
 version_added: 0.1.0
 description:
-  - Resolves GPU selectors to UUIDs, checks the models' folders, ports and the driver, and computes how long each instance may
-    take to start. It asks the host nothing, and judges what the role's tasks have read there.
+  - Resolves GPU selectors to UUIDs, checks the models' folders and ports, and computes how long each instance may take to
+    start. It asks the host nothing, and judges what the role's tasks have read there. The driver is judged by
+    P(baremetal.inference.driver_compatibility#filter).
 author:
   - The baremetal.inference contributors (@baremetal-inference)
 positional: _input
@@ -26,7 +27,7 @@ options:
     type: dict
     required: true
   settings:
-    description: C(build), C(gpus_shared), C(driver_branch_minimum) and C(user).
+    description: C(build), C(gpus_shared) and C(user).
     type: dict
     required: true
 """

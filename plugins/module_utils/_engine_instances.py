@@ -191,7 +191,7 @@ def _conflicts(instances: list[dict[str, t.Any]]) -> list[str]:
 
 
 def assign_gpus(
-    instances: list[dict[str, t.Any]], found: dict[str, t.Any] | None, *, build: str, shared: bool, branch_minimum: int
+    instances: list[dict[str, t.Any]], found: dict[str, t.Any] | None, *, build: str, shared: bool
 ) -> dict[str, t.Any]:
     """Which GPUs each instance gets, by UUID; ``found`` is the result of gpu_info, or None where no GPU is asked for.
 
@@ -201,12 +201,6 @@ def assign_gpus(
     if found is None:
         return {"uuids": uuids, "problems": []}
     problems: list[str] = []
-    driver = found["driver_version"]
-    if build == "cuda" and int(driver.split(".")[0]) < branch_minimum:
-        problems.append(
-            f"The NVIDIA driver of this host is {driver}. The engine of vllm_service_build '{build}' needs branch"
-            f" {branch_minimum} or newer: upgrade the driver."
-        )
     if found["gpu_count"] == 0:
         problems.append(
             f"This host has no NVIDIA GPU that its driver sees, and vllm_service_build is '{build}'. Take the host out of the"
@@ -346,14 +340,13 @@ def place(
     """The instances with what only the host can tell, and every problem that the host shows.
 
     ``observed`` has ``gpus`` (of gpu_info, or None), ``models`` (looks by instance) and ``sockets`` (text of the role's look
-    at listening sockets). ``settings`` has ``build``, ``gpus_shared``, ``driver_branch_minimum`` and ``user``.
+    at listening sockets). ``settings`` has ``build``, ``gpus_shared`` and ``user``.
     """
     gpus = assign_gpus(
         instances,
         observed["gpus"],
         build=settings["build"],
         shared=settings["gpus_shared"],
-        branch_minimum=settings["driver_branch_minimum"],
     )
     problems = list(gpus["problems"])
     placed = []

@@ -28,7 +28,7 @@ DEFAULTS = {
     "proof": "chat",
     "start_timeout": 0,
 }
-SETTINGS = {"build": "cuda", "gpus_shared": False, "driver_branch_minimum": 580, "user": "vllm"}
+SETTINGS = {"build": "cuda", "gpus_shared": False, "user": "vllm"}
 UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{i}" for i in range(4)]
 GPUS = {
     "driver_version": "580.159.04",
@@ -185,11 +185,6 @@ def test_no_selector_means_all_for_cuda_and_none_for_the_cpu() -> None:
             [MAIN, {**MAIN, "name": "b", "port": 1234}],
             {},
             "vllm_service_instances[b].gpus has GPU 0 (0000:00:00.0), and so has",
-        ),
-        (
-            [MAIN],
-            {"gpus": {**GPUS, "driver_version": "535.104.05"}},
-            "is 535.104.05. The engine of vllm_service_build 'cuda' needs branch 580",
         ),
         ([MAIN], {"gpus": {**GPUS, "gpu_count": 0, "gpus": []}}, "no NVIDIA GPU that its driver sees"),
     ],

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.baremetal.inference.plugins.module_utils._compatibility import driver_branch_minimum
 from ansible_collections.baremetal.inference.plugins.modules import gpu_preflight
 
 from tests.unit.conftest import SimulatedHost
@@ -346,13 +347,6 @@ def test_the_oldest_driver_is_the_engines(nvml_sim: NvmlSim) -> None:
     yaml = pytest.importorskip("yaml")
     versions = yaml.safe_load((ROOT / "roles/vllm_service/vars/main/versions.yml").read_text(encoding="utf-8"))
     documentation = yaml.safe_load(gpu_preflight.DOCUMENTATION)
-    wanted = _values(versions, "driver_branch_minimum")
-    assert {documentation["options"]["min_driver_version"]["default"]} == {str(value) for value in wanted}
-
-
-def _values(data: t.Any, name: str) -> list[t.Any]:
-    """All values of that key, wherever it is."""
-    if isinstance(data, dict):
-        own = [data[name]] if name in data else []
-        return own + [value for item in data.values() for value in _values(item, name)]
-    return [value for item in data for value in _values(item, name)] if isinstance(data, list) else []
+    cudas = {release["cuda"] for release in versions["__vllm_service_versions"].values() if "cuda" in release}
+    wanted = {driver_branch_minimum(cuda) for cuda in cudas}
+    assert {documentation["options"]["min_driver_version"]["default"]} == {str(branch) for branch in wanted}
