@@ -20,7 +20,11 @@ def test_every_benchmark_is_described() -> None:
 
 def test_gpu_state() -> None:
     done = subprocess.run(
-        [HERE / "gpu_state" / "run", "--rounds", "1"], capture_output=True, text=True, check=False, timeout=600
+        [HERE / "gpu_state" / "run", "--rounds", "1", "--gpus", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])

@@ -44,7 +44,7 @@ def processes_started() -> int:
     raise SystemExit("run: /proc/stat has no line 'processes'")
 
 
-def measure(side: str, environment: t.Mapping[str, str], state: Path) -> Measured:
+def measure(side: str, environment: t.Mapping[str, str], state: Path, gpus: int) -> Measured:
     command = [
         str(Path(sys.executable).parent / "ansible-playbook"),
         str(HERE / f"{side}.yml"),
@@ -52,7 +52,7 @@ def measure(side: str, environment: t.Mapping[str, str], state: Path) -> Measure
         json.dumps(
             {
                 "state": str(state),
-                "gpus": GPUS,
+                "gpus": gpus,
                 "watts": WATTS,
                 "ansible_connection": "local",
                 "ansible_python_interpreter": sys.executable,
@@ -76,11 +76,11 @@ def measure(side: str, environment: t.Mapping[str, str], state: Path) -> Measure
     )
 
 
-def compare(rounds: int) -> dict[str, list[Measured]]:
+def compare(rounds: int, gpus: int) -> dict[str, list[Measured]]:
     results: dict[str, list[Measured]] = {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder) / "state"
-        subprocess.run([SIM / "nvml-sim", "create", "--profile", PROFILE, state], check=True)
+        subprocess.run([SIM / "nvml-sim", "create", "--profile", PROFILE, "--gpus", str(gpus), state], check=True)
         subprocess.run([SIM / "nvml-sim", "set", state, "system/allow_users", "1"], check=True)
         inventory = Path(folder) / "hosts.yml"
         inventory.write_text("gpu_nodes: {hosts: {sim: {}}}\n", encoding="utf-8")
@@ -96,7 +96,7 @@ def compare(rounds: int) -> dict[str, list[Measured]]:
         # The first run of each fills caches and sets what has to be set; what is measured is asserting what is so.
         for count in range(rounds + 1):
             for side in SIDES:
-                measured = measure(side, environment, state)
+                measured = measure(side, environment, state, gpus)
                 if count:
                     results[side].append(measured)
                     print(f"round {count}: {side:8} {measured.seconds:6.2f} s", file=sys.stderr)
@@ -106,12 +106,15 @@ def compare(rounds: int) -> dict[str, list[Measured]]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tests/benchmarks/gpu_state/run", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="how often each side is measured (default: 5)")
+    parser.add_argument("--gpus", type=int, default=GPUS, help=f"how many GPUs the machine has (default: {GPUS})")
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error(f"--rounds: {options.rounds} must be 1 or more")
-    results = compare(options.rounds)
+    if not 1 <= options.gpus <= GPUS:
+        parser.error(f"--gpus: {options.gpus} must be from 1 to {GPUS}")
+    results = compare(options.rounds, options.gpus)
     print(
-        f"Asserting the state of {GPUS} GPUs, median of {options.rounds} (whole ansible-playbook run, local connection)\n"
+        f"Asserting the state of {options.gpus} GPUs, median of {options.rounds} (whole ansible-playbook run, local connection)\n"
     )
     print(f"{'':10}{'seconds':>10}{'spread':>16}{'tasks':>8}{'module runs':>14}{'processes':>12}{'changed':>10}")
     table = {}
@@ -141,7 +144,7 @@ def main() -> None:
                 "peer": "ansible.builtin.shell with nvidia-smi, one command per setting per GPU (simulated nvidia-smi)",
                 "peer_version": f"ansible-core {version('ansible-core')}",
                 "runs": options.rounds,
-                "gpus": GPUS,
+                "gpus": options.gpus,
                 **table,
             }
         )
