@@ -339,8 +339,7 @@ def burn(
     workers: list[_Worker] = []
 
     def tick(worker: _Worker) -> None:
-        assert worker.target is not None
-        sample(worker.target)
+        sample(t.cast(CudaTarget, worker.target))
 
     try:
         for target in targets:
@@ -437,19 +436,21 @@ class _Worker:
             # Signals to the task's terminal are for the task. This one ends, in order, when its standard input does.
             start_new_session=True,
         )
-        assert self._process.stdin and self._process.stdout and self._process.stderr
-        self.stdout = self._process.stdout.fileno()
-        self.stderr = self._process.stderr.fileno()
+        # All three are pipes, as asked for above.
+        self._input, output, errors = (
+            t.cast("t.IO[bytes]", pipe) for pipe in (self._process.stdin, self._process.stdout, self._process.stderr)
+        )
+        self._pipes = (self._input, output, errors)
+        self.stdout, self.stderr = output.fileno(), errors.fileno()
         self.open = {self.stdout, self.stderr}
         details = None if target is None else {"uuid": target.uuid, "pci_bus_id": target.pci_bus_id}
         self.send({**request, "target": details, "cpulist": None if target is None else target.cpulist})
 
     def send(self, message: t.Any) -> None:
-        assert self._process.stdin
         # It has ended: what it left on its other pipes says why.
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
+            self._input.write(json.dumps(message).encode() + b"\n")
+            self._input.flush()
 
     def running_for(self) -> float:
         return 0.0 if self.running_since is None else time.monotonic() - self.running_since
@@ -542,8 +543,7 @@ class _Worker:
     def close(self) -> None:
         if self._process.poll() is None:
             self.kill()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            assert pipe is not None
+        for pipe in self._pipes:
             # What is still unwritten was for a process that is gone.
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()

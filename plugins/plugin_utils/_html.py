@@ -57,13 +57,13 @@ def join(*children: Child) -> Html:
     return Html("".join(_content(children)))
 
 
-def tag(name: str, /, *children: Child, **attributes: object) -> Html:
+def tag(element: str, /, *children: Child, **attributes: object) -> Html:
     """An element. `class_` is class, `aria_label` is aria-label, and None leaves an attribute out."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_attribute(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
-    if name in _VOID:
-        return Html(f"<{name}{written}/>")
-    return Html(f"<{name}{written}>{join(*children)}</{name}>")
+    if element in _VOID:
+        return Html(f"<{element}{written}/>")
+    return Html(f"<{element}{written}>{join(*children)}</{element}>")

@@ -50,11 +50,11 @@ def size(count: float) -> str:
     return f"{count:.3g} TiB"
 
 
-def _svg(width: float, height: float, label: str, /, *children: t.Any, **attributes: object) -> Html:
+def _svg(wide: float, high: float, label: str, /, *children: t.Any, **attributes: object) -> Html:
     return tag(
         "svg",
         *children,
-        viewBox=f"0 0 {width:g} {height:g}",
+        viewBox=f"0 0 {wide:g} {high:g}",
         role="img",
         aria_label=label,
         **attributes,
@@ -188,15 +188,15 @@ def _place_row(row: t.Sequence[_Node], width: float, top: float, lower: bool) ->
         for seats in node.switches:
             wide = len(seats) * (_GPU_WIDTH + _GPU_GAP) - _GPU_GAP
             gpu_top = top + _PADDING if lower else top + _TO_GPU
-            bar = top + _NODE_HEIGHT - _TO_SWITCH - _SWITCH_HEIGHT if lower else top + _TO_SWITCH
+            switch_top = top + _NODE_HEIGHT - _TO_SWITCH - _SWITCH_HEIGHT if lower else top + _TO_SWITCH
             behind = any((seat.gpu.get("pcie") or {}).get("upstream_port") for seat in seats)
-            drawn.append(_rect(left, bar, wide, _SWITCH_HEIGHT, "switch", rx=5))
+            drawn.append(_rect(left, switch_top, wide, _SWITCH_HEIGHT, "switch", rx=5))
             title = "PCIe switch" if len(seats) > 1 else "PCIe port" if behind else "PCI root"
-            drawn.append(_text(left + wide / 2, bar + 14, title, "small middle"))
+            drawn.append(_text(left + wide / 2, switch_top + 14, title, "small middle"))
             for position, seat in enumerate(seats):
                 seat.x, seat.y, seat.lower = left + position * (_GPU_WIDTH + _GPU_GAP), gpu_top, lower
                 middle = seat.x + _GPU_WIDTH / 2
-                ends = (gpu_top + _GPU_HEIGHT, bar) if lower else (bar + _SWITCH_HEIGHT, gpu_top)
+                ends = (gpu_top + _GPU_HEIGHT, switch_top) if lower else (switch_top + _SWITCH_HEIGHT, gpu_top)
                 drawn.append(_line(middle, ends[0], middle, ends[1], "wire"))
             left += wide + _SWITCH_GAP
         x += node.width + _NODE_GAP
@@ -404,7 +404,7 @@ def describe(seats: t.Sequence[_Seat], rows: t.Sequence[t.Sequence[_Node]], swit
 # ---- Small pictures for tables ---------------------------------------------------------------------------------------
 
 
-def bar(value: float, full: float, words: str, *, ticks: t.Iterable[float] = (), verdict: str | None = None) -> Html:
+def meter(value: float, full: float, words: str, *, ticks: t.Iterable[float] = (), verdict: str | None = None) -> Html:
     """How much of something; a tick for each limit on the way."""
     width, height = 84, 9
     filled = 0.0 if full <= 0 else min(1.0, max(0.0, value / full))

@@ -390,7 +390,7 @@ def _memory(gpu: Gpu) -> Child:
     bar1 = (gpu.get("bar1") or {}).get("total_bytes")
     return [
         words,
-        drawing.bar(memory["used_bytes"], memory["total_bytes"], words),
+        drawing.meter(memory["used_bytes"], memory["total_bytes"], words),
         _sub(f"BAR1 {drawing.size(bar1)}") if bar1 else None,
     ]
 
@@ -405,7 +405,7 @@ def _power(gpu: Gpu, verdict: str | None) -> Child:
     default = power.get("limit_default_watts")
     return [
         words,
-        drawing.bar(usage, full, words, ticks=[limit], verdict=verdict),
+        drawing.meter(usage, full, words, ticks=[limit], verdict=verdict),
         _sub(f"default {drawing.watts(default)}") if default is not None and default != limit else None,
     ]
 
@@ -422,7 +422,7 @@ def _temperature(gpu: Gpu, verdict: str | None) -> Child:
     soft = temperature.get("threshold_gpu_max_celsius")
     return [
         words,
-        drawing.bar(now, slowdown, words, ticks=[soft] if soft is not None else [], verdict=verdict),
+        drawing.meter(now, slowdown, words, ticks=[soft] if soft is not None else [], verdict=verdict),
         _sub(f"memory {memory} \N{DEGREE SIGN}C") if memory is not None else None,
     ]
 
@@ -662,7 +662,7 @@ def _extremes(result: Result, soak: t.Mapping[str, t.Any], subjects: Subjects) -
                 cells.append(tag("td", "not told"))
                 continue
             words = f"{value:.0f} {unit}" if most is None else f"{value:.0f} of {most:.0f} {unit}"
-            cells.append(tag("td", words, drawing.bar(value, most, words) if most else None))
+            cells.append(tag("td", words, drawing.meter(value, most, words) if most else None))
         cells.append(tag("td", _computed(reading)))
         reasons = ", ".join(str(reason) for reason in reading.get("reasons") or ()) or "nothing"
         cells.append(tag("td", reasons, class_="wrap"))

@@ -60,11 +60,11 @@ B200 = gpu("NVIDIA B200", "blackwell", "10.0")
 def judged(
     driver: str | int | None,
     *gpus: dict[str, t.Any],
-    engine: dict[str, t.Any] = ENGINE,
+    engine: dict[str, t.Any] | None = None,
     today: str = TODAY,
     **host: t.Any,
 ) -> dict[str, t.Any]:
-    result = judge(engine, {"driver": driver, "gpus": list(gpus), **host}, today)
+    result = judge(ENGINE if engine is None else engine, {"driver": driver, "gpus": list(gpus), **host}, today)
     assert result["ok"] == (result["problems"] == [])
     assert all(text in result["message"] for text in result["problems"])
     assert all(pair["text"] in result["message"] for pair in result["pairs"])

@@ -66,8 +66,8 @@ def test_everything_is_inside_the_picture_and_each_part_in_its_node(count: int, 
         assert 0 <= x <= x + w <= width and 0 <= y <= y + h <= height, rect.get("class")
     nodes = [numbers(node, "x", "y", "width", "height") for node in of_class(picture, "rect", "node")]
     boxes = [numbers(box, "x", "y", "width", "height") for box in of_class(picture, "rect", "box")]
-    for bar in of_class(picture, "rect", "switch"):
-        x, y, w, h = numbers(bar, "x", "y", "width", "height")
+    for switch in of_class(picture, "rect", "switch"):
+        x, y, w, h = numbers(switch, "x", "y", "width", "height")
         assert any(nx <= x and x + w <= nx + nw and ny <= y and y + h <= ny + nh for nx, ny, nw, nh in nodes)
         # Between a switch and its GPUs there is room for the lines.
         assert not any(bx < x + w and x < bx + bw and by < y + h and y < by + bh for bx, by, bw, bh in boxes)
@@ -188,14 +188,14 @@ def test_a_picture_for_a_file_of_its_own_brings_its_style() -> None:
 
 @pytest.mark.parametrize(("value", "full", "share"), [(0, 10, 0), (5, 10, 0.5), (20, 10, 1), (-3, 10, 0), (3, 0, 0)])
 def test_a_bar_is_never_longer_than_its_track(value: float, full: float, share: float) -> None:
-    track, fill = list(ElementTree.fromstring(drawing.bar(value, full, "x")).iter("rect"))
+    track, fill = list(ElementTree.fromstring(drawing.meter(value, full, "x")).iter("rect"))
     assert float(fill.get("width", "")) == pytest.approx(share * float(track.get("width", "")))
 
 
 def test_a_tick_stands_where_the_limit_is() -> None:
-    (tick,) = ElementTree.fromstring(drawing.bar(50, 400, "x", ticks=[300])).iter("line")
+    (tick,) = ElementTree.fromstring(drawing.meter(50, 400, "x", ticks=[300])).iter("line")
     assert numbers(tick, "x1", "x2") == [63, 63]
-    (last,) = ElementTree.fromstring(drawing.bar(50, 400, "x", ticks=[400])).iter("line")
+    (last,) = ElementTree.fromstring(drawing.meter(50, 400, "x", ticks=[400])).iter("line")
     assert numbers(last, "x1", "x2") == [83, 83]
 
 
