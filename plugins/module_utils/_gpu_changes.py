@@ -15,7 +15,6 @@ which were changed, and a rerun has only the rest to do.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import typing as t
 from dataclasses import dataclass, field
@@ -139,8 +138,8 @@ def carry_out(plans: t.Sequence[GpuPlan[t.Any]], *, check_mode: bool, warn: t.Ca
     pending = [plan for plan in plans if plan.change is not None]
     if check_mode and pending and os.geteuid() != 0:
         warn(
-            f"There is something to change, and {getpass.getuser()} may not: only root can. Outside check mode this"
-            " would fail; run the task with become: true."
+            f"There is something to change, and the user with number {os.geteuid()} may not: only root can. Outside check"
+            " mode this would fail; run the task with become: true."
         )
     for plan in pending:
         if not check_mode:
