@@ -20,7 +20,12 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_errors import GpuFailure
-from ansible_collections.baremetal.inference.plugins.module_utils._gpu_select import ALL, select_gpus
+from ansible_collections.baremetal.inference.plugins.module_utils._gpu_select import (
+    ALL,
+    no_gpus,
+    not_among_all,
+    select_gpus,
+)
 from ansible_collections.baremetal.inference.plugins.module_utils._nvml import (
     Device,
     NvmlFailure,
@@ -50,11 +55,7 @@ def selected_gpus(params: t.Mapping[str, t.Any], warn: t.Callable[[str], None]) 
                 raise _silent_failure(silent, identities)
             _warn_of_missing(identities, Sysfs(params["sysfs_root"]), warn)
         if not chosen:
-            raise GpuFailure(
-                "gpus: 'all' selects nothing, since the driver sees no GPU on this host. Look at what"
-                " baremetal.inference.gpu_info says of the PCI bus, or leave this host out of the play.",
-                reason="no_gpus",
-            )
+            raise no_gpus()
         yield [device for device in devices if device.identity.index in chosen]
 
 
@@ -75,10 +76,7 @@ def _warn_of_missing(identities: t.Sequence[GpuIdentity], sysfs: Sysfs, warn: t.
     seen = {gpu.pci_bus_id for gpu in identities}
     missing = [gpu.pci_bus_id for gpu in gpus_of(sysfs.nvidia_devices()) if gpu.pci_bus_id not in seen]
     if missing:
-        warn(
-            f"gpus: 'all' means the {len(identities)} GPU(s) that the NVIDIA driver has. The PCI bus also has"
-            f" {', '.join(missing)}: see missing_from_nvml of baremetal.inference.gpu_info."
-        )
+        warn(not_among_all(len(identities), missing))
 
 
 @dataclass

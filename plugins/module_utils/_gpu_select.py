@@ -58,6 +58,23 @@ def select_gpus(
     )
 
 
+def no_gpus(option: str = "gpus") -> GpuFailure:
+    """The failure of a module for which a host without GPUs cannot be what is asked for."""
+    return GpuFailure(
+        f"{option}: 'all' selects nothing, since the driver sees no GPU on this host. Look at what"
+        " baremetal.inference.gpu_info says of the PCI bus, or leave this host out of the play.",
+        reason="no_gpus",
+    )
+
+
+def not_among_all(count: int, missing: t.Sequence[str]) -> str:
+    """The warning that "all" leaves out GPUs which the driver did not take, or which a virtual machine is to have."""
+    return (
+        f"gpus: 'all' means the {count} GPU(s) that the NVIDIA driver has. The PCI bus also has {', '.join(missing)}: see"
+        " missing_from_nvml of baremetal.inference.gpu_info."
+    )
+
+
 def _select_one(
     selector: str, available: t.Sequence[GpuIdentity], unavailable: t.Sequence[UnavailableGpu], option: str
 ) -> GpuIdentity:

@@ -19,7 +19,7 @@ from ansible_collections.baremetal.inference.plugins.module_utils._gpu_model imp
     PowerState,
     UnavailableGpu,
 )
-from ansible_collections.baremetal.inference.plugins.module_utils._gpu_select import ALL, select_gpus
+from ansible_collections.baremetal.inference.plugins.module_utils._gpu_select import ALL, no_gpus, select_gpus
 from ansible_collections.baremetal.inference.plugins.module_utils._power import WantedLimit, wanted_watts
 
 UNCHANGED = "unchanged"
@@ -174,10 +174,7 @@ def _select(
             f" used: {silent[0].msg} To go on without it, name the others: [{others}]."
         )
     if not selected:
-        raise _Wrong(
-            f"{name}: 'all' selects nothing, since the driver sees no GPU on this host. Look at what"
-            " baremetal.inference.gpu_info says of the PCI bus, or leave this host out of the play."
-        )
+        raise _Wrong(no_gpus(name).msg)
     return selected
 
 

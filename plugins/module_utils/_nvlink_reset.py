@@ -26,7 +26,7 @@ from ansible.module_utils.common.process import get_bin_path
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_errors import GpuFailure
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_facts import gpu_facts
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_model import GpuIdentity, UnavailableGpu
-from ansible_collections.baremetal.inference.plugins.module_utils._gpu_select import select_gpus
+from ansible_collections.baremetal.inference.plugins.module_utils._gpu_select import no_gpus, select_gpus
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_skus import Catalog
 from ansible_collections.baremetal.inference.plugins.module_utils._holders import (
     FABRIC_MANAGER,
@@ -196,11 +196,7 @@ def chosen_gpus(params: t.Mapping[str, t.Any], facts: t.Mapping[str, t.Any]) -> 
     lost = [UnavailableGpu(**gpu) for gpu in facts["unavailable_gpus"]]
     chosen = {identity.index for identity in select_gpus(params["gpus"], identities, lost)}
     if not chosen and not lost:
-        raise GpuFailure(
-            "gpus: 'all' selects nothing, since the driver sees no GPU on this host. Look at what"
-            " baremetal.inference.gpu_info says of the PCI bus, or leave this host out of the play.",
-            reason="no_gpus",
-        )
+        raise no_gpus()
     return [gpu for gpu in facts["gpus"] if gpu["index"] in chosen]
 
 

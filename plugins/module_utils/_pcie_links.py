@@ -25,7 +25,12 @@ from ansible_collections.baremetal.inference.plugins.module_utils._cuda import (
 )
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_errors import GpuFailure
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_model import UnavailableGpu, as_dict
-from ansible_collections.baremetal.inference.plugins.module_utils._gpu_select import ALL, select_gpus
+from ansible_collections.baremetal.inference.plugins.module_utils._gpu_select import (
+    ALL,
+    no_gpus,
+    not_among_all,
+    select_gpus,
+)
 from ansible_collections.baremetal.inference.plugins.module_utils._gpu_skus import Catalog, Sku, override, sku_for
 from ansible_collections.baremetal.inference.plugins.module_utils._nvml import (
     Device,
@@ -147,16 +152,9 @@ def _selected(
         if gpu.pci_bus_id not in {identity.pci_bus_id for identity in identities}
     ]
     if not chosen and not silent:
-        raise GpuFailure(
-            "gpus: 'all' selects nothing, since the driver sees no GPU on this host. Look at what"
-            " baremetal.inference.gpu_info says of the PCI bus, or leave this host out of the play.",
-            reason="no_gpus",
-        )
+        raise no_gpus()
     if everything and len(missing) > len(silent):
-        warn(
-            f"gpus: 'all' means the {len(devices) + len(silent)} GPU(s) that the NVIDIA driver has. The PCI bus also"
-            f" has {', '.join(missing)}: see missing_from_nvml of baremetal.inference.gpu_info."
-        )
+        warn(not_among_all(len(devices) + len(silent), missing))
     return [device for device in devices if device.identity.index in chosen], list(silent) if everything else []
 
 

@@ -16,53 +16,16 @@ from pathlib import Path
 
 import pytest
 
-import ansible
 from ansible_collections.baremetal.inference.plugins.modules import gpu_info
 
-ROOT = Path(__file__).resolve().parents[4]
-MAIN = """
-import json, sys
-from ansible.module_utils.testing import patch_module_args
-from ansible_collections.baremetal.inference.plugins.modules import gpu_info
-with patch_module_args(json.load(sys.stdin)):
-    gpu_info.main()
-"""
+from tests.unit.conftest import SimulatedHost
 
 
-class Module:
-    """Runs the module as a host would: nothing on its path but Ansible's own part, the collection and pynvml."""
-
-    def __init__(self, sim: t.Any, folder: Path, interpreter: str) -> None:
-        self.sim = sim
-        self.interpreter = interpreter
-        self.libraries = folder / "python"
-        self.libraries.mkdir()
-        (self.libraries / "ansible").symlink_to(Path(ansible.__file__).parent)
-        shutil.copy(pytest.importorskip("pynvml").__file__, self.libraries)
-        self.state = folder / "state"
-        self.environment: dict[str, str] = sim.environment(self.state)
-
-    def create(self, profile: str, *options: str) -> Path:
-        self.sim.create(profile, self.state, *options)
-        return self.state
+class Module(SimulatedHost):
+    """gpu_info on a host with simulated GPUs, always in a new process that finds there what a host has."""
 
     def __call__(self, **params: t.Any) -> dict[str, t.Any]:
-        if "sysfs_root" not in params and (self.state / "sysfs").is_dir():
-            params["sysfs_root"] = str(self.state / "sysfs")
-        done = subprocess.run(
-            [self.interpreter, "-B", "-c", MAIN],
-            input=json.dumps(params),
-            env={"PYTHONPATH": f"{self.libraries}:{ROOT / 'collections'}", "PATH": "/usr/bin:/bin", **self.environment},
-            cwd=self.libraries,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.stdout.lstrip().startswith("{"), done.stdout + done.stderr
-        result = json.loads(done.stdout)
-        assert done.returncode == (1 if result.get("failed") else 0)
-        assert isinstance(result, dict)
-        return result
+        return self.run("gpu_info", **params)
 
 
 @pytest.fixture
@@ -195,7 +158,7 @@ def test_bridges_join_pairs(module: Module) -> None:
 
 def test_check_mode_reads_the_same(module: Module) -> None:
     module.create("h200-sxm-x2")
-    assert module() == module(_ansible_check_mode=True, _ansible_diff=True)
+    assert module() == module(check_mode=True, diff=True)
 
 
 def test_zero_gpus(module: Module, undocumented: t.Any, nvml_sim: t.Any, tmp_path: Path) -> None:
@@ -253,7 +216,7 @@ def test_pynvml_that_is_not_there(module_on_every_python: Module, undocumented: 
 
 def _bare(module: Module) -> str:
     folder = module.libraries / "bare"
-    subprocess.run([module.interpreter, "-m", "venv", "--without-pip", str(folder)], check=True)
+    subprocess.run([str(module.interpreter), "-m", "venv", "--without-pip", str(folder)], check=True)
     return str(folder / "bin/python")
 
 
